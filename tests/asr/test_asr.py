@@ -1,4 +1,4 @@
-"""A real Whisper, if a very small one, in its real process."""
+"""Whisper: a real but very small model in its real worker process."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def worker() -> psutil.Process:
     return child
 
 
-async def test_it_hears_what_is_there_and_survives_its_death(model: Path) -> None:
+async def test_whisper_engine_transcribes_and_restarts_after_worker_death(model: Path) -> None:
     async with whisper(model) as engine:
         with pytest.raises(ValueError):
-            worker()  # nothing runs before the first clip
+            worker()  # no worker runs before the first clip
         low, high = (
             engine.transcribe(tiny.tone(hertz, RATE), RATE) for hertz in (tiny.LOW, tiny.HIGH)
         )
@@ -74,7 +74,7 @@ async def test_it_hears_what_is_there_and_survives_its_death(model: Path) -> Non
         with pytest.raises(BackendError):
             await lost
         async with asyncio.timeout(200):
-            while True:  # down for a moment, then there again
+            while True:  # the worker is down for a moment
                 try:
                     assert await engine.transcribe(tiny.tone(tiny.HIGH, RATE), RATE) == "high tone"
                     break
@@ -83,7 +83,7 @@ async def test_it_hears_what_is_there_and_survives_its_death(model: Path) -> Non
 
 
 @pytest.mark.long
-async def test_a_model_that_cannot_be_loaded_fails_the_clip(model: Path, tmp_path: Path) -> None:
+async def test_unloadable_model_fails_clip_without_naming_path(model: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     (broken / "preprocessor_config.json").unlink()
@@ -94,10 +94,8 @@ async def test_a_model_that_cannot_be_loaded_fails_the_clip(model: Path, tmp_pat
         assert str(broken) not in failed.value.message
 
 
-@pytest.mark.long  # three deaths, each of which has loaded torch
-async def test_a_start_that_failed_is_tried_again_with_the_next_clip(
-    model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.long  # three workers die, each after loading torch
+async def test_failed_start_is_retried_with_next_clip(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(model, folder)
     weights = folder / "model.safetensors"
@@ -111,7 +109,7 @@ async def test_a_start_that_failed_is_tried_again_with_the_next_clip(
         assert await engine.transcribe(clip, RATE) == "low tone"
 
 
-async def test_who_waits_for_the_start_hears_that_it_is_over(model: Path) -> None:
+async def test_stop_fails_clip_that_waits_for_start(model: Path) -> None:
     async with whisper(model) as engine:
         waiting = asyncio.create_task(engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE))
         await asyncio.sleep(0.1)
@@ -126,7 +124,7 @@ async def test_transcription_times_out(model: Path) -> None:
             await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE)
 
 
-async def test_only_whisper_in_safetensors_is_loaded(tmp_path: Path) -> None:
+async def test_check_folder_accepts_only_whisper_in_safetensors(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no config"):
         check_folder(tmp_path)
     config = tmp_path / "config.json"
@@ -146,14 +144,14 @@ async def test_only_whisper_in_safetensors_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_device_that_is_not_there_fails_the_clip(model: Path) -> None:
+async def test_missing_device_fails_clip(model: Path) -> None:
     async with whisper(model, device="cuda:9") as engine:
         with pytest.raises(BackendError):
             await engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE)
 
 
-async def test_a_clip_s_words_become_the_text_of_its_voice(model: Path) -> None:
-    """From the settings to the voice: gateway, clip reader and a real recogniser."""
+async def test_voice_text_is_recognised_from_clip(model: Path) -> None:
+    """Through the settings, gateway, clip reader and a real recogniser."""
     settings = load_settings(asr_model=str(model), asr_device="cpu", asr_dtype="bfloat16")
     recogniser = build_recogniser(settings, lambda phase, seconds: None)
     async with gateway(transcriber=recogniser) as live, httpx.AsyncClient(timeout=120) as http:
@@ -169,14 +167,14 @@ async def test_a_clip_s_words_become_the_text_of_its_voice(model: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["/nowhere/whisper", "org/name/more"])
-async def test_a_model_that_is_nowhere_is_told_of_at_the_start(model: str) -> None:
+async def test_missing_model_is_reported_at_start(model: str) -> None:
     recogniser = build_recogniser(load_settings(asr_model=model), lambda phase, seconds: None)
     assert recogniser is not None
     with pytest.raises(BackendError, match=f"asr_model .*{model}"):
         await recogniser.prepare()
 
 
-async def test_a_hub_id_is_looked_up_in_the_hub_s_cache(
+async def test_hub_id_is_resolved_from_hub_cache(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = tmp_path / "hub" / "models--org--ears" / "snapshots" / ("0" * 40)

@@ -1,4 +1,4 @@
-"""A very small Whisper that tells a low tone from a high one: made and taught here, in seconds."""
+"""A very small Whisper that tells a low tone from a high one, trained here within seconds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-if TYPE_CHECKING:  # every run of the tests would wait for it
+if TYPE_CHECKING:  # importing it would delay every test run
     from transformers import WhisperConfig
 
 WORDS = {"<|endoftext|>": 0, "<|startoftranscript|>": 1, "low": 2, "high": 3, "tone": 4}
 LOW, HIGH = 300.0, 3000.0
-#: Whisper hears so much at once: 30 s in the models that are published, less here for speed.
+#: Length of Whisper's input: 30 s in published models, less here for speed.
 SECONDS = 2
 
 
@@ -50,7 +50,7 @@ def config() -> WhisperConfig:
 
 
 def make(folder: Path) -> None:
-    """Teach it "low tone" and "high tone", and save it as transformers does."""
+    """Train a model on "low tone" and "high tone" and save it in transformers' format."""
     from transformers import (
         PreTrainedTokenizerFast,
         WhisperFeatureExtractor,

@@ -1,6 +1,6 @@
-"""Compiles the step's kernels for a GPU that need not be there: ``python compile_kernels.py 90``.
+"""Compile the step kernels, without a GPU: ``python compile_kernels.py 90``.
 
-The interpreter runs kernels as Python and takes what the compiler refuses. Run without
+The interpreter runs kernels as Python and accepts code that the compiler refuses. Run without
 TRITON_INTERPRET; the first argument is the compute capability times ten. Prints a line per kernel.
 """
 
@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-# vLLM hides Triton where no GPU is; the kernels want nothing else of it
+# without a GPU vLLM hides Triton, and the kernels need nothing else of vLLM
 hidden = types.ModuleType("vllm.triton_utils")
 hidden.triton, hidden.tl = triton, tl
 sys.modules |= {"vllm": types.ModuleType("vllm"), "vllm.triton_utils": hidden}
@@ -24,7 +24,7 @@ from talker.frames import _EPOCHS, FRAME_BASE, FRAME_SPAN  # noqa: E402
 
 _SLOTS, _SHIFT = 1 << 21, 21
 _TABLE = {"SLOTS": _SLOTS, "SHIFT": _SHIFT, "BASE": FRAME_BASE, "EPOCHS": _EPOCHS}
-#: Each kernel with the types of its arguments, its constants and its warps, as the launches give.
+#: Argument types, constants and number of warps of each kernel, as in its launches.
 KERNELS = {
     "_draw_kernel": (
         {
@@ -68,9 +68,9 @@ DRAW = KERNELS["_draw_kernel"]
 
 
 def main() -> None:
-    """Compile all of them to machine code."""
+    """Compile every kernel to machine code."""
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
-    # a stream's end is told by the first codebook, or by any
+    # a stream is ended by its first codebook or, in this variant, by any
     of_any = (DRAW[0], {**DRAW[1], "END_BOOKS": 8}, DRAW[2])
     for name, (kinds, constants, warps) in [*KERNELS.items(), ("_draw_kernel", of_any)]:
         kernel = getattr(step_kernels, name)
@@ -79,7 +79,7 @@ def main() -> None:
         fixed = {(names.index(one),): value for one, value in constants.items()}
         source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
         made = triton.compile(source, target=target, options={"num_warps": warps})
-        # the noise lives near a logarithm of 1, where the fast one has no correct digit
+        # the noise takes logarithms near 1, where the fast instruction has no correct digit
         assert "lg2.approx" not in made.asm["ptx"], name
         print(name, len(made.asm["cubin"]))
 

@@ -1,4 +1,4 @@
-"""Puts this folder on the path, so that its tests share ``tiny`` and ``harness``."""
+"""Put this folder on ``sys.path`` so that its tests can import ``tiny`` and ``harness``."""
 
 from __future__ import annotations
 

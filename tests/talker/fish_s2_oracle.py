@@ -1,7 +1,7 @@
 """S2 Pro's slow and fast AR as a plain loop: one request, float32, every step written out.
 
-The tests' oracle. It shares the drawing and the attention of ``talker.reference``, and with the
-plugin nothing but the noise's definition; config.json and weights are read by themselves.
+The tests' oracle. It shares sampling and attention with ``talker.reference``, and only the
+definition of the noise with the plugin; it reads config.json and the weights itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESIDUAL_CODES = 1024
 
 
 class FishS2Reference:
-    """Reads a checkpoint folder in the published format."""
+    """S2 Pro from a checkpoint folder in the published format."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -46,7 +46,7 @@ class FishS2Reference:
         chance: Chance | None = None,
         clips: Sequence[tuple[Codes, int]] = (),
     ) -> Spoken:
-        """Frames for a prompt, see ``talker.reference.ReferenceTalker``."""
+        """Return the frames for a prompt; see ``talker.reference.ReferenceTalker``."""
         inputs = self._words[torch.tensor(ids)].clone()
         for codes, at in clips:
             for offset, row in enumerate(codes):
@@ -142,7 +142,7 @@ class FishS2Reference:
 
 
 def _turn(x: Tensor, start: int, base: float) -> Tensor:
-    """Neighbouring pairs, with cosines and sines rounded to bfloat16."""
+    """Rotate neighbouring pairs, with cosines and sines rounded to bfloat16."""
     size = x.shape[-1]
     speed = 1.0 / base ** (torch.arange(0, size, 2).float() / size)
     angle = torch.arange(start, start + len(x)).float()[:, None] * speed

@@ -1,4 +1,4 @@
-"""What the tests of real talker processes share: texts, oracle, and collecting rows."""
+"""Helpers for tests of real talker processes: texts, the oracle, collecting rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from talker.settings import TalkerSettings
 
 #: "v2" tests the GPU adapter in Triton's interpreter, in an environment of its own.
 RUNNER = os.environ.get("TALKWIRE_TEST_RUNNER", "v1")
-#: The interpreter takes milliseconds per stream and step.
+#: Fewer in Triton's interpreter, which takes milliseconds per stream and step.
 MAX_ROWS = 120 if RUNNER == "v1" else 40
 WORDS = (
     "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "hello", "world",
@@ -52,7 +52,7 @@ def random_voice(number: int, frames: int = 40) -> ReferenceVoice:
 
 
 class Voices:
-    """Two voices by name."""
+    """Two random voices, "alto" and "bass"."""
 
     def __init__(self) -> None:
         self.known = {"alto": random_voice(1), "bass": random_voice(2)}
@@ -65,10 +65,10 @@ class Voices:
 
 
 class Oracle:
-    """What must come out, remembered: the plain loop is slow."""
+    """The expected speech of requests, cached because the plain loop is slow."""
 
     def __init__(self, folder: Path, talker: ReferenceTalker | None = None) -> None:
-        torch.set_num_threads(1)  # the work of one row is too little to share
+        torch.set_num_threads(1)  # one row is too little work for several threads
         checkpoint = open_checkpoint(str(folder))
         self._prompts = checkpoint.prompt_builder(1024)
         self._talker = talker or ReferenceTalker(folder)
@@ -90,7 +90,7 @@ class Oracle:
 
 @dataclass
 class Heard:
-    """What came out of one request, and in how many pieces."""
+    """The rows of one request, its finish reason, and the number of pieces received."""
 
     rows: Codes
     finish: str | None
@@ -114,9 +114,10 @@ async def hear(
     after_first: Callable[[], Awaitable[None]] | None = None,
     references: Sequence[Reference] = (),
 ) -> Heard:
-    """One request to its end. ``together``: so many rows at a time are asked for in turn, after
-    each piece. ``began`` is set when the first rows have come, and ``after_first`` is waited for
-    before more are taken.
+    """Run one request to its end.
+
+    ``together`` lists the numbers of rows to demand at a time, one after each piece, in a cycle.
+    ``began`` is set when the first rows have come; ``after_first`` is awaited before the next.
     """
     request = SpeechRequest(
         "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
@@ -145,14 +146,14 @@ async def hear(
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
-    """Wait for something that another process brings about."""
+    """Wait for a condition that another process makes true."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
 
 
 async def idle(engine: TalkerProcessEngine) -> None:
-    """Wait until neither end holds a request."""
+    """Wait until neither the gateway nor the talker process holds a request."""
     await until(lambda: not (engine.outstanding or engine.live))
 
 

@@ -1,7 +1,7 @@
 """Higgs Audio v2 as a plain loop: one request, float32, every step written out.
 
-The tests' oracle. It shares the drawing and the attention of ``talker.reference`` and nothing
-with the plugin; config.json and weights are read by themselves, in either published format.
+The tests' oracle. It shares sampling and attention with ``talker.reference`` and nothing with the
+plugin; it reads config.json and the weights itself, in either published format.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from torch import Tensor
 from streaming.spec import Codes
 from talker.reference import Cache, Chance, ReferenceTalker, load_weights, uniform
 
-#: What a second draw's seed is mixed with.
+#: Mixed into the seed of a second draw.
 _AGAIN = 0x2545F4914F6CDD1D
 
 
 class HiggsV2Reference(ReferenceTalker):
-    """``ras`` is (window, most repeats), None for none; ``end_codebooks`` of the first may say
-    that the speech is over. A greedy draw needs a seed too, since what repeats is drawn anew: it is
-    a ``chance`` of temperature 0, and without one the seed is 0.
+    """Higgs Audio v2 from a checkpoint folder.
+
+    ``ras`` is (window, most repeats), or None to disable it. The first ``end_codebooks`` codebooks
+    may end the speech. Greedy speech needs a seed too, because RAS draws codes again: it is a
+    ``chance`` of temperature 0, and without one the seed is 0.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class HiggsV2Reference(ReferenceTalker):
         return out
 
     def _speeds(self, size: int) -> Tensor:
-        """Llama 3's rotary speeds: slow waves are slowed further by ``factor``, and gradually
+        """Llama 3's rotary frequencies: low ones are divided by ``factor``, with a gradual change
         between two bounds.
         """
         text = self._text

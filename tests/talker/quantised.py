@@ -1,4 +1,4 @@
-"""Small checkpoints that are quantised already, in the formats in which such are published."""
+"""Small pre-quantised checkpoints, in the formats in which they are published."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _compressed(kind: str, format_: str) -> dict[str, Any]:
 
 
 #: ``quantization_config`` by format: one scale per matrix as AutoFP8 writes it, and one per output
-#: channel as llm-compressor does. Inputs are scaled as they come.
+#: channel as llm-compressor does. Inputs are scaled dynamically.
 CONFIGS: dict[str, dict[str, Any]] = {
     "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
     "compressed-fp8": _compressed("float", "float-quantized"),
@@ -40,9 +40,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def quantise_checkpoint(source: Path, target: Path, format_: str) -> Path:
-    """Write ``source`` into ``target`` with its layers' matrices as ``format_`` has them.
+    """Write ``source`` to ``target`` with the matrices of its layers quantised to ``format_``.
 
-    All else, embeddings, audio head and norms, stays as it is.
+    Embeddings, audio head and norms are unchanged.
     """
     target.mkdir()
     weights: dict[str, Tensor] = {}

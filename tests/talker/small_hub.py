@@ -1,4 +1,4 @@
-"""A hub on this machine with one model, for tests of what downloads from one."""
+"""A local model hub with a single model, for tests of downloads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ MODEL = "org/voice"
 
 
 class SmallHub:
-    """Serves the files of a folder. ``commit`` is where its branch stands. While ``held`` is set, a
-    download of weights says its length and then nothing; ``asked`` counts the look-ups.
+    """Serves the files of a folder.
+
+    ``commit`` is the head of its branch; ``asked`` counts the look-ups. While ``held`` is set, a
+    download of weights sends its headers and no content.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,7 +28,7 @@ class SmallHub:
         self.held, self.is_downloading = threading.Event(), threading.Event()
 
     def listing(self, is_tree: bool) -> object:
-        """What it answers to a question for the files with their sizes, or for the model."""
+        """The answer to a query for the files with their sizes, or for the model."""
         if is_tree:
             sizes = {name: len(content) for name, content in self.files.items()}
             return [{"type": "file", "path": n, "size": s, "oid": ""} for n, s in sizes.items()]
@@ -39,7 +41,7 @@ def _handler(hub: SmallHub) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def do_HEAD(self) -> None:
             self._answer()
@@ -62,7 +64,7 @@ def _handler(hub: SmallHub) -> type[BaseHTTPRequestHandler]:
                 if self.path.endswith(".safetensors") and hub.held.is_set():
                     self.wfile.flush()
                     hub.is_downloading.set()
-                    self.rfile.read(1)  # until the client has gone
+                    self.rfile.read(1)  # until the client disconnects
                     return
                 self.wfile.write(content)
 
@@ -71,14 +73,14 @@ def _handler(hub: SmallHub) -> type[BaseHTTPRequestHandler]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that are killed are what some tests are about: no stack for them."""
+        """Print no traceback for the clients that some tests kill."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[SmallHub, str]]:
-    """The hub, and its address, while the block runs."""
+    """Run a hub for the block; yields the hub and its address."""
     hub = SmallHub(folder)
     server = _Server(("127.0.0.1", 0), _handler(hub))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

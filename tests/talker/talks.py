@@ -1,4 +1,4 @@
-"""Conversations by the plain loop: what each utterance must be, after those before it."""
+"""The oracle for conversations: the expected speech of each utterance after earlier ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.reference import Chance, ReferenceTalker, Spoken
 
-#: Utterances that are gone on from are short: the plain loop takes milliseconds for a row.
+#: Continued utterances are short, because the plain loop takes milliseconds per row.
 _SHORT_ROWS = 40
-#: A decision closer than this is not worth comparing.
+#: Closer decisions are not compared: rounding may change them.
 _MARGIN = 2e-5
 
 
 @dataclass
 class Talk:
-    """One conversation. ``ids`` and ``said`` are its prompt so far and the rows in it; nothing
-    is shared with the engine but the prompt of a single utterance.
+    """One conversation.
+
+    ``ids`` is its prompt so far and ``said`` the rows in it. Only the prompt of a single utterance
+    is shared with the engine.
     """
 
     oracle: TalkOracle
@@ -34,11 +36,11 @@ class Talk:
     last: tuple[list[int], Codes] | None = None
 
     def say(self, words: str, rows: int = MAX_ROWS) -> Spoken:
-        """What must come out; the conversation is as it was."""
+        """The expected speech; leaves the conversation unchanged."""
         return self._say(words, rows)[0]
 
     def go_on(self, words: str, rows: int = MAX_ROWS) -> Spoken:
-        """The same, and it is part of the conversation from now on."""
+        """The expected speech, which becomes part of the conversation."""
         spoken, ids, turn = self._say(words, rows)
         assert spoken.finish == "stop"
         self.ids, self.last = ids, (turn, spoken.rows[:-1])
@@ -46,14 +48,14 @@ class Talk:
         return spoken
 
     def start_over(self) -> None:
-        """Nothing is left but the last utterance."""
+        """Drop all but the last utterance."""
         assert self.last is not None
         turn, rows = self.last
         self.ids, self.said = [*self._head(), *turn], []
         self._add(rows)
 
     def next_text(self, start: int) -> str:
-        """A text that ends by itself and can be told by its margins, from number ``start`` on."""
+        """The first text from number ``start`` on whose speech ends and has clear margins."""
         for number in itertools.count(start):
             spoken = self.oracle.speak(self, text(number), _SHORT_ROWS)[0]
             if spoken.finish == "stop" and spoken.margin > _MARGIN:
@@ -61,8 +63,8 @@ class Talk:
         raise AssertionError
 
     def within(self, positions: int, start: int) -> tuple[str, Talk]:
-        """Such a text, and the talk that goes on with it in a prompt of at most ``positions``:
-        this one, else what starts over from its last utterance, else a new one.
+        """Such a text, and the talk that it continues in a prompt of at most ``positions``: this
+        one, else this one from its last utterance on, else a new one.
         """
         for number in itertools.count(start):
             words = text(number)
@@ -90,7 +92,7 @@ class Talk:
         self.ids += [0] * len(rows)
 
     def _head(self) -> list[int]:
-        """What stands before the first turn: all of a prompt but what two texts make differ."""
+        """The ids before the first turn, found from the common start of two prompts."""
         one, two = (self.oracle.prompts.build(t, Voices().get(self.voice)).ids for t in "ab")
         same = next(i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b)
         return list(one[: same - 1])
@@ -100,7 +102,7 @@ class TalkOracle:
     """The plain loop, and the prompts of single utterances."""
 
     def __init__(self, folder: Path, max_positions: int = 1024) -> None:
-        torch.set_num_threads(1)  # the work of one row is too little to share
+        torch.set_num_threads(1)  # one row is too little work for several threads
         checkpoint = open_checkpoint(str(folder))
         self.prompts = checkpoint.prompt_builder(max_positions)
         self._talker = ReferenceTalker(folder)

@@ -1,4 +1,4 @@
-"""Checkpoints are checked before anything heavy starts, and errors name what is wrong."""
+"""``open_checkpoint``: settings read from a checkpoint, and errors that name the defect."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tiny.write_checkpoint(tmp_path)
 
 
-def test_the_embedded_checkpoint_is_read_as_it_is() -> None:
+def test_embedded_checkpoint_shape_and_defaults_are_read() -> None:
     checkpoint = open_checkpoint(str(EMBEDDED))
     shape = checkpoint.shape
     assert (shape.num_codebooks, shape.codebook_size, shape.boc, shape.eoc) == (8, 1024, 1024, 1025)
@@ -63,7 +63,7 @@ def test_the_embedded_checkpoint_is_read_as_it_is() -> None:
         (None, HiggsV3.licence.name),
     ],
 )
-def test_licence_is_the_model_card_s_where_it_names_one(
+def test_licence_comes_from_model_card_if_named(
     folder: Path, card: str | None, wanted: str
 ) -> None:
     if card is not None:
@@ -71,7 +71,7 @@ def test_licence_is_the_model_card_s_where_it_names_one(
     assert open_checkpoint(str(folder)).licence.name == wanted
 
 
-def test_shards_are_as_good_as_one_file(tmp_path: Path) -> None:
+def test_sharded_weights_are_read_and_missing_shard_is_named(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path, shards=3)
     assert open_checkpoint(str(tmp_path)).shape.num_codebooks == 8
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
@@ -79,7 +79,7 @@ def test_shards_are_as_good_as_one_file(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path))
 
 
-def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
+def test_shard_outside_folder_is_refused(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path, shards=2)
     file = tmp_path / "model.safetensors.index.json"
     content = json.loads(file.read_text())
@@ -89,14 +89,14 @@ def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path))
 
 
-def test_the_family_s_defaults_hold_without_a_generation_config(folder: Path) -> None:
+def test_family_defaults_apply_without_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     opened = open_checkpoint(str(folder))
     assert opened.defaults == SamplingDefaults(1.0, 0.95, 50, 2048)
     assert opened.alignment_heads == ()
 
 
-def test_alignment_heads_are_read(folder: Path) -> None:
+def test_alignment_heads_are_read_from_generation_config(folder: Path) -> None:
     assert open_checkpoint(str(folder)).alignment_heads == tiny.HEADS_TO_WATCH
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": None}))
     assert open_checkpoint(str(folder)).alignment_heads == ()
@@ -106,7 +106,7 @@ def test_alignment_heads_are_read(folder: Path) -> None:
     "heads",
     [3, [1], [[1]], [[1, 2, 3]], [[tiny.LAYERS, 0]], [[0, tiny.HEADS]], [[0, -1]], [[0, True]]],
 )
-def test_heads_that_the_model_has_not_are_refused(folder: Path, heads: Any) -> None:
+def test_alignment_heads_invalid_or_out_of_range_are_refused(folder: Path, heads: Any) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
     with pytest.raises(CheckpointError, match="alignment_heads"):
         open_checkpoint(str(folder))
@@ -121,7 +121,7 @@ def test_heads_that_the_model_has_not_are_refused(folder: Path, heads: Any) -> N
         ({"temperature": 0.01}, SamplingDefaults(0.01, 0.95, 50, 2048)),
     ],
 )
-def test_a_generation_config_overrides_one_by_one(
+def test_generation_config_overrides_individual_defaults(
     folder: Path, own: dict[str, Any], expected: SamplingDefaults
 ) -> None:
     (folder / "generation_config.json").write_text(json.dumps(own))
@@ -143,7 +143,7 @@ def test_a_generation_config_overrides_one_by_one(
         ({"top_k": 1}, SamplingDefaults(1.0, 0.95, 50, 2048)),
     ],
 )
-def test_open_checkpoint_never_mutes_the_sampling_silently(
+def test_generation_config_greedy_values_are_ignored_with_warning(
     folder: Path, own: dict[str, Any], expected: SamplingDefaults
 ) -> None:
     (folder / "generation_config.json").write_text(json.dumps(own))
@@ -155,13 +155,13 @@ def test_open_checkpoint_never_mutes_the_sampling_silently(
 
 
 @pytest.mark.parametrize("own", [{"temperature": 9}, {"top_p": 0}, {"top_k": "x"}, {"top_k": -2}])
-def test_senseless_defaults_are_refused(folder: Path, own: dict[str, Any]) -> None:
+def test_generation_config_invalid_defaults_are_refused(folder: Path, own: dict[str, Any]) -> None:
     (folder / "generation_config.json").write_text(json.dumps(own))
     with pytest.raises(CheckpointError):
         open_checkpoint(str(folder))
 
 
-def test_a_missing_weight_is_named(folder: Path) -> None:
+def test_missing_weight_is_named(folder: Path) -> None:
     weights = tiny.weights()
     del weights["body.layers.1.mlp.up_proj.weight"]
     save(folder, weights)
@@ -169,7 +169,7 @@ def test_a_missing_weight_is_named(folder: Path) -> None:
         open_checkpoint(str(folder))
 
 
-def test_an_unexpected_weight_is_named_and_codec_and_heads_are_not(folder: Path) -> None:
+def test_unexpected_weight_is_named_except_codec_and_heads(folder: Path) -> None:
     weights = tiny.weights() | {
         "body.layers.9.mlp.up_proj.weight": torch.zeros(2),
         "tied.head.text_head.weight": torch.zeros(2),
@@ -184,7 +184,7 @@ def test_an_unexpected_weight_is_named_and_codec_and_heads_are_not(folder: Path)
 @pytest.mark.parametrize(
     "wrong", [torch.zeros(7, tiny.HIDDEN), torch.zeros(8208, 64).to(torch.int8)]
 )
-def test_a_misshapen_weight_is_named(folder: Path, wrong: torch.Tensor) -> None:
+def test_misshapen_weight_is_named(folder: Path, wrong: torch.Tensor) -> None:
     save(folder, tiny.weights() | {CODES: wrong})
     with pytest.raises(CheckpointError, match=r"misshapen: tied\.embedding\.modality"):
         open_checkpoint(str(folder))
@@ -201,13 +201,13 @@ def test_many_wrong_weights_are_counted_not_listed(folder: Path) -> None:
     [b"", b"\x05", struct.pack("<Q", 1 << 60) + b"{}", struct.pack("<Q", 2) + b"[]",
      struct.pack("<Q", 9) + b'{"a": {}}', struct.pack("<Q", 3) + b"\xff\xff\xff"],
 )  # fmt: skip
-def test_a_broken_weight_file_is_refused(folder: Path, content: bytes) -> None:
+def test_corrupt_weight_file_is_refused(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         open_checkpoint(str(folder))
 
 
-def test_a_weight_file_cut_short_is_refused(folder: Path) -> None:
+def test_truncated_weight_file_is_refused(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="incomplete"):
@@ -228,7 +228,7 @@ def test_a_weight_file_cut_short_is_refused(folder: Path) -> None:
         (lambda c: c.update(audio_stream_bos_id=7), "special codes"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(
+def test_unsupported_or_invalid_config_is_refused(
     folder: Path, change: Callable[[dict[str, Any]], None], named: str
 ) -> None:
     edit_config(folder, change)
@@ -236,7 +236,7 @@ def test_a_config_that_makes_no_sense_is_refused(
         open_checkpoint(str(folder))
 
 
-def test_ids_come_from_wherever_the_config_has_them() -> None:
+def test_stop_id_is_read_from_top_level_or_text_config() -> None:
     base = tiny.config(7)
     assert HiggsV3().read_shape(base).stop_id == 7
     assert HiggsV3().read_shape({**base, "eos_token_id": [5, 6]}).stop_id == 5
@@ -246,7 +246,7 @@ def test_ids_come_from_wherever_the_config_has_them() -> None:
     assert HiggsV3().read_shape(nested).stop_id == 9
 
 
-def test_the_rotary_base_is_filled_in_where_it_is_null() -> None:
+def test_rope_theta_null_gets_default() -> None:
     assert HiggsV3().read_shape(tiny.config(7)).backbone.rope_theta == 1e6
     assert HiggsV3().read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
     nested = tiny.config(7, rope_parameters={"rope_theta": 5e5})
@@ -254,12 +254,12 @@ def test_the_rotary_base_is_filled_in_where_it_is_null() -> None:
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(model: str) -> None:
+def test_missing_folder_is_not_looked_up_on_hub(model: str) -> None:
     with pytest.raises(CheckpointError, match="no folder"):
         resolve_folder(model)
 
 
-def test_a_hub_id_is_a_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_hub_id_resolves_to_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     asked = {}
 
     def download(repo: str, **more: Any) -> str:
@@ -275,7 +275,7 @@ def test_a_hub_id_is_a_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Path) -
 
 
 @pytest.mark.parametrize("kind", [OSError, httpx.RemoteProtocolError])
-def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(
+def test_hub_download_error_becomes_checkpoint_error(
     monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     def download(repo: str, **_: Any) -> str:
@@ -291,7 +291,7 @@ def test_a_hub_id_that_cannot_be_had_is_an_error_of_ours(
     ("written", "has_continuity"),
     [("{}", True), ('{"continuation": true}', True), ('{"continuation": false}', False)],
 )
-def test_open_checkpoint_goes_on_by_default_unless_the_file_says_no(
+def test_continuity_is_on_unless_generation_config_disables(
     folder: Path, written: str, has_continuity: bool
 ) -> None:
     assert not open_checkpoint(str(folder)).has_continuity
@@ -303,7 +303,7 @@ def test_open_checkpoint_goes_on_by_default_unless_the_file_says_no(
 
 
 @pytest.mark.parametrize("odd", ['"yes"', "1", "null"])
-def test_nothing_but_true_and_false_says_it(folder: Path, odd: str) -> None:
+def test_continuation_must_be_boolean(folder: Path, odd: str) -> None:
     (folder / "generation_config.json").write_text(f'{{"continuation": {odd}}}')
     with pytest.raises(CheckpointError, match="continuation"):
         open_checkpoint(str(folder))
@@ -313,7 +313,7 @@ LENGTHS = ("continuation_positions", "segment_chars")
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_a_checkpoint_says_how_long_the_texts_of_its_training_were(folder: Path, name: str) -> None:
+def test_training_lengths_are_read_from_generation_config(folder: Path, name: str) -> None:
     assert getattr(open_checkpoint(str(folder)), name) is None
     (folder / "generation_config.json").write_text(f'{{"{name}": 440}}')
     assert getattr(open_checkpoint(str(folder)), name) == 440
@@ -321,11 +321,11 @@ def test_a_checkpoint_says_how_long_the_texts_of_its_training_were(folder: Path,
 
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("odd", ["true", "0", "4.5", '"440"'])
-def test_a_length_that_is_none_is_refused(folder: Path, name: str, odd: str) -> None:
+def test_training_length_invalid_value_is_refused(folder: Path, name: str, odd: str) -> None:
     (folder / "generation_config.json").write_text(f'{{"{name}": {odd}}}')
     with pytest.raises(CheckpointError, match=name):
         open_checkpoint(str(folder))
 
 
-def test_the_embedded_voice_is_given_long_texts() -> None:
+def test_embedded_voice_segment_chars_is_120() -> None:
     assert open_checkpoint(str(EMBEDDED)).segment_chars == 120

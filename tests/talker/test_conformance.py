@@ -1,7 +1,7 @@
-"""Real talker processes against the plain loop: every code of every stream must be equal.
+"""Real talker processes against the oracle, a plain loop: every code of every stream is equal.
 
-One suite for both ways to run vLLM and, with TALKWIRE_TEST_RUNNER=v2 in an environment that
-has it, for Model Runner V2.
+The suite covers both vLLM engines and, with TALKWIRE_TEST_RUNNER=v2 in an environment that has
+it, Model Runner V2.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-#: Room for about a quarter of what sixteen streams want: some must wait and start again.
+#: Positions for about a quarter of sixteen streams, so that some are preempted.
 TIGHT = {"max_positions": 256, "kv_positions": 512}
 
 
@@ -38,13 +38,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProcessEngine]:
-    """An engine with room for everyone."""
+    """An engine with room for all streams."""
     async with running(tiny_checkpoint, engine=kind) as started:
         yield started
 
 
 @pytest.mark.parametrize("streams", [1, 4, 16])
-async def test_greedy_streams_equal_the_oracle(
+async def test_greedy_streams_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle, streams: int
 ) -> None:
     heard = await asyncio.gather(*(hear(engine, text(i)) for i in range(streams)))
@@ -52,7 +52,7 @@ async def test_greedy_streams_equal_the_oracle(
     await idle(engine)
 
 
-async def test_sampled_streams_equal_the_oracle_and_each_other_in_any_batch(
+async def test_sampled_streams_match_oracle_in_any_batch(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     many = await asyncio.gather(*(hear(engine, text(3), warm(seed)) for seed in range(8)))
@@ -63,7 +63,7 @@ async def test_sampled_streams_equal_the_oracle_and_each_other_in_any_batch(
     assert len({h.rows.tobytes() for h in many}) == 8
 
 
-async def test_each_stream_of_a_mixed_batch_keeps_its_own_sampling(
+async def test_mixed_batch_keeps_sampling_of_each_stream(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     mixed = [
@@ -80,10 +80,10 @@ async def test_each_stream_of_a_mixed_batch_keeps_its_own_sampling(
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * len(mixed)
 
 
-async def test_a_slow_consumer_gets_every_row_in_fewer_pieces(
+async def test_slow_consumer_gets_all_rows_in_fewer_pieces(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
-    """All are made before the second piece is taken; so few that nobody is paused."""
+    """All rows are made before the second piece is taken; they are too few for a pause."""
 
     async def all_made() -> None:
         await until(lambda: engine.live == 0)
@@ -95,10 +95,10 @@ async def test_a_slow_consumer_gets_every_row_in_fewer_pieces(
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.03])
-async def test_rows_that_are_sent_together_are_the_same_rows(
+async def test_row_demand_changes_no_codes(
     engine: TalkerProcessEngine, oracle: Oracle, pause_s: float
 ) -> None:
-    """Whatever is asked for and when: up, down, and down while some are held back."""
+    """The demand rises, falls, and falls while rows are held back."""
     plans = [(8,), (4, 1), (8, 8, 1, 1), (2, 3, 1, 5), (1, 1, 1, 6), (8, 1)]
     heard = await asyncio.gather(
         *(hear(engine, text(i), together=plan, pause_s=pause_s) for i, plan in enumerate(plans))
@@ -109,7 +109,7 @@ async def test_rows_that_are_sent_together_are_the_same_rows(
     await idle(engine)
 
 
-async def test_rows_come_singly_again_when_that_is_asked_for(engine: TalkerProcessEngine) -> None:
+async def test_row_demand_of_one_returns_to_single_rows(engine: TalkerProcessEngine) -> None:
     request = SpeechRequest("r", text(1), sampling=warm(1), max_frames=MAX_ROWS)
     sizes: list[int] = []
     async with aclosing(engine.generate(request)) as pieces:
@@ -119,12 +119,12 @@ async def test_rows_come_singly_again_when_that_is_asked_for(engine: TalkerProce
             at_once = 6 if sum(sizes) < 14 else 1
             piece = await pieces.asend(RowDemand(at_once=at_once))
     assert 6 in sizes
-    # On a busy machine AsyncLLM itself puts rows together that it comes to see together.
+    # On a busy machine AsyncLLM itself may deliver several rows at once.
     assert sizes[-12:].count(1) >= 4, str(sizes)
     await idle(engine)
 
 
-async def test_closing_the_generator_frees_the_slot_and_later_streams_are_whole(
+async def test_closed_generator_frees_slot_and_later_streams_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     async def leave_early(number: int) -> None:
@@ -142,11 +142,11 @@ async def test_closing_the_generator_frees_the_slot_and_later_streams_are_whole(
     assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * 16
 
 
-async def test_a_cancelled_consumer_frees_the_slot(engine: TalkerProcessEngine) -> None:
+async def test_cancelled_consumer_frees_slot(engine: TalkerProcessEngine) -> None:
     began = asyncio.Event()
 
     async def speak_on() -> None:
-        while True:  # one request may be at its end before it is cancelled
+        while True:  # a request may end before it is cancelled
             await hear(engine, text(0), warm(1), began=began)
 
     task = asyncio.create_task(speak_on())
@@ -157,7 +157,7 @@ async def test_a_cancelled_consumer_frees_the_slot(engine: TalkerProcessEngine) 
     await idle(engine)
 
 
-async def test_more_requests_than_slots_wait_their_turn(
+async def test_requests_beyond_slots_wait_and_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     heard = await asyncio.gather(*(hear(engine, text(i % 4), rows=20) for i in range(24)))
@@ -165,7 +165,7 @@ async def test_more_requests_than_slots_wait_their_turn(
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 24
 
 
-async def test_the_prefix_cache_serves_a_repeated_prompt_and_changes_nothing(
+async def test_prefix_cache_serves_repeated_prompt_without_changing_codes(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     long = " ".join(text(i) for i in range(3))
@@ -176,7 +176,7 @@ async def test_the_prefix_cache_serves_a_repeated_prompt_and_changes_nothing(
     assert [h.same(oracle.speak(long, rows=30)) for h in (first, *again)] == [True] * 4
 
 
-async def test_reference_voices_equal_the_oracle_beside_plain_streams(
+async def test_reference_voices_match_oracle_beside_plain_streams(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     voices = ["alto", "bass", "default", "alto"]
@@ -190,7 +190,7 @@ async def test_reference_voices_equal_the_oracle_beside_plain_streams(
     assert engine.last_step.cached > hits
 
 
-async def test_conversations_mean_nothing_where_the_checkpoint_was_not_trained_for_them(
+async def test_conversation_is_ignored_by_checkpoint_without_continuity(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     assert not engine.has_continuity
@@ -199,7 +199,7 @@ async def test_conversations_mean_nothing_where_the_checkpoint_was_not_trained_f
     engine.forget("one")
 
 
-async def test_preempted_streams_equal_the_oracle(
+async def test_preempted_streams_match_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
@@ -216,7 +216,7 @@ async def test_preempted_streams_equal_the_oracle(
 
 
 @pytest.mark.long
-async def test_prompts_in_chunks_equal_the_oracle(
+async def test_chunked_prefill_matches_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     small = {"max_batched_positions": 24, "max_num_seqs": 12, "prefix_caching": False}
@@ -234,13 +234,12 @@ async def test_prompts_in_chunks_equal_the_oracle(
 
 
 @pytest.mark.long
-async def test_a_forgotten_frame_fails_its_own_request_and_no_other(
+async def test_overwritten_frame_fails_only_its_request(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
-    """A paused request comes back after the frame table has gone round: its frames are others'.
+    """A request resumes after the frame table has wrapped around and its frames are overwritten.
 
-    The others are so short that a slow machine may have them paused too: what they go on from is
-    still in the table.
+    The other requests are short: if a slow machine pauses them too, their frames are still there.
     """
     slots, rows = 64, 20
     settings = {"frame_slots": slots, "hold_rows": 8, "prefix_caching": False}
@@ -264,10 +263,8 @@ async def test_a_forgotten_frame_fails_its_own_request_and_no_other(
 
 
 @pytest.mark.skipif(RUNNER != "v2", reason="Triton is Model Runner V2's")
-async def test_streams_by_the_step_kernels_equal_the_oracle(
-    tiny_checkpoint: Path, kind: str, oracle: Oracle
-) -> None:
-    """With a reference voice, and too little room for all: prompts of frames beside mere rows."""
+async def test_step_kernels_match_oracle(tiny_checkpoint: Path, kind: str, oracle: Oracle) -> None:
+    """Prefills with reference voices run beside decodes, and the KV cache is small."""
     draws = [GREEDY, warm(1), warm(3, top_k=1024), GREEDY, warm(5, top_p=0.3)]
     room = {"max_positions": 256, "kv_positions": 320, "prefix_caching": False}
     rows = 20
@@ -282,17 +279,19 @@ async def test_streams_by_the_step_kernels_equal_the_oracle(
         assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * len(draws)
 
 
-async def test_the_child_says_what_it_is(engine: TalkerProcessEngine, kind: str) -> None:
+async def test_engine_info_reports_engine_runner_and_shape(
+    engine: TalkerProcessEngine, kind: str
+) -> None:
     assert engine.info is not None
     assert (engine.info.engine, engine.info.runner) == (kind, RUNNER)
     assert (engine.info.num_codebooks, engine.info.codebook_size) == (8, 1024)
     assert set(engine.info.phases) == {"checkpoint", "imports", "engine", "warm-up"}
 
 
-async def test_streams_whose_consumer_waits_are_paused_and_go_on_unchanged(
+async def test_paused_streams_resume_unchanged(
     tiny_checkpoint: Path, oracle: Oracle, kind: str
 ) -> None:
-    """The engine lets go of them, works for others, and takes them up again on their frames."""
+    """The engine drops paused streams, serves others, and resumes them from their frames."""
     async with running(tiny_checkpoint, engine=kind, hold_rows=8) as engine:
         wanted = {i: oracle.speak(text(i), warm(i)) for i in range(4)}
         streams = {i: engine.generate(request_of(i)) for i in range(4)}
@@ -306,7 +305,7 @@ async def test_streams_whose_consumer_waits_are_paused_and_go_on_unchanged(
                     assert piece.finish == wanted[i].finish
                     await stream.aclose()
                     del streams[i]
-            await until(lambda: engine.live == 0)  # all are paused, or at their end
+            await until(lambda: engine.live == 0)  # all are paused or have ended
             assert engine.outstanding == len(streams)
             pauses += bool(streams)
             other = await hear(engine, text(9), rows=20)
@@ -321,7 +320,7 @@ def request_of(number: int) -> SpeechRequest:
     return SpeechRequest("r", text(number), sampling=warm(number), max_frames=MAX_ROWS)
 
 
-async def test_a_paused_stream_can_be_given_up(tiny_checkpoint: Path, kind: str) -> None:
+async def test_paused_stream_can_be_closed(tiny_checkpoint: Path, kind: str) -> None:
     async with running(tiny_checkpoint, engine=kind, hold_rows=8) as engine:
         stream = engine.generate(request_of(1))
         await anext(stream)

@@ -1,6 +1,6 @@
-"""Conversations in real talker processes against the plain loop on the whole prompt.
+"""Conversations in real talker processes against the oracle, a plain loop over the whole prompt.
 
-Every code of every utterance must be equal, whatever has happened in between.
+Every code of every utterance must be equal, also after pauses, preemption and restarts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from streaming.ports import Sampling, SpeechRequest, TalkerRows
 from talker.engine import TalkerProcessEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-#: Blocks of the KV cache on a CPU; only whole ones are found again.
+#: Block size of the KV cache on a CPU; the prefix cache holds only whole blocks.
 BLOCK = 32
-#: Texts of which greedy speech does not come to its end within 100 rows.
+#: Numbers of texts whose greedy speech does not end within 100 rows.
 LONG = (0, 1, 2, 5, 7, 9, 13, 0)
 
 
@@ -45,7 +45,7 @@ async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProces
 
 
 class Speaker:
-    """A conversation in the engine and in the oracle at once."""
+    """One conversation, in both the engine and the oracle."""
 
     def __init__(
         self, engine: TalkerProcessEngine, oracle: TalkOracle, name: str,
@@ -66,13 +66,13 @@ class Speaker:
         )
 
     async def go_on(self) -> None:
-        """The next utterance must be the oracle's."""
+        """Speak the next utterance, which must equal the oracle's."""
         words = self.talk.next_text(self._number)
         self._number += 1
         assert (await self.hear(words)).same(self.talk.go_on(words))
 
 
-async def test_a_conversation_is_one_prompt_and_is_found_in_the_prefix_cache(
+async def test_conversation_history_hits_prefix_cache(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     one = Speaker(engine, oracle, "alone")
@@ -83,7 +83,7 @@ async def test_a_conversation_is_one_prompt_and_is_found_in_the_prefix_cache(
     engine.forget("alone")
 
 
-async def test_conversations_side_by_side_keep_their_own_voice_and_sampling(
+async def test_concurrent_conversations_keep_voice_and_sampling(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     speakers = [
@@ -101,7 +101,7 @@ async def test_conversations_side_by_side_keep_their_own_voice_and_sampling(
         engine.forget(speaker.name)
 
 
-async def test_after_forget_it_is_a_new_conversation(
+async def test_forgotten_conversation_starts_anew(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     await Speaker(engine, oracle, "again").go_on()
@@ -111,7 +111,7 @@ async def test_after_forget_it_is_a_new_conversation(
     engine.forget("again")
 
 
-async def test_what_was_cut_off_or_closed_early_is_not_gone_on_from(
+async def test_truncated_and_closed_utterances_are_not_continued(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     one = Speaker(engine, oracle, "cut")
@@ -127,7 +127,7 @@ async def test_what_was_cut_off_or_closed_early_is_not_gone_on_from(
     engine.forget("cut")
 
 
-async def test_an_utterance_waits_for_the_one_before_it(
+async def test_utterance_waits_for_previous_utterance(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     one = Speaker(engine, oracle, "queue")
@@ -140,7 +140,7 @@ async def test_an_utterance_waits_for_the_one_before_it(
     engine.forget("queue")
 
 
-async def test_a_conversation_that_is_forgotten_while_it_speaks_leaves_nothing(
+async def test_forget_during_speech_leaves_no_history(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
     one = Speaker(engine, oracle, "gone")
@@ -154,10 +154,10 @@ async def test_a_conversation_that_is_forgotten_while_it_speaks_leaves_nothing(
     engine.forget("gone")
 
 
-async def test_a_talk_that_grows_too_long_starts_over_from_its_last_utterance(
+async def test_overlong_conversation_restarts_from_last_utterance(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
-    """The prompt leaves room for the longest utterance, or takes half of the positions."""
+    """The prompt may take half of the positions, or all but those of the longest utterance."""
     room = 256
     settings = {"engine": "inprocess", "continuity": "on", "max_positions": room}
     async with running(tiny_checkpoint, **settings) as engine:
@@ -165,7 +165,7 @@ async def test_a_talk_that_grows_too_long_starts_over_from_its_last_utterance(
             one = Speaker(engine, oracle, voice, voice)
             overs = 0
             for number in range(8):
-                # each text by itself decides: one that is short may go on where another starts over
+                # the text's length counts: a short one may continue where a longer one starts over
                 words, talk = one.talk.within(max(room // 2, room - MAX_ROWS), 10 * number)
                 overs += talk is not one.talk
                 one.talk = talk
@@ -173,10 +173,10 @@ async def test_a_talk_that_grows_too_long_starts_over_from_its_last_utterance(
             assert overs
 
 
-async def test_frames_that_the_table_has_forgotten_are_shown_again_as_rows(
+async def test_overwritten_frames_are_resent_as_rows(
     tiny_checkpoint: Path, kind: str, oracle: TalkOracle
 ) -> None:
-    """By the count of rows, and, if it happens while the request waits, by the epoch check."""
+    """Detected by the row count or, if it happens while the request waits, by the epoch check."""
     settings = {"frame_slots": 256, "max_num_seqs": 4, "prefix_caching": False}
     async with running(tiny_checkpoint, engine=kind, continuity="on", **settings) as engine:
         one = Speaker(engine, oracle, "old")
@@ -190,15 +190,15 @@ async def test_frames_that_the_table_has_forgotten_are_shown_again_as_rows(
         others = [asyncio.create_task(hear(engine, text(i), rows=100)) for i in LONG]
         await until(lambda: engine.outstanding == len(LONG))
         one.talk.start_over()
-        await one.go_on()  # it has waited behind them
+        await one.go_on()  # has waited behind the others
         await asyncio.gather(*others)
         await idle(engine)
 
 
-async def test_a_conversation_outlives_the_process(
+async def test_conversation_survives_process_death(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
-    """What was in flight fails; the next utterance starts over from the last that was whole."""
+    """The utterance in flight fails; the next one starts over from the last complete one."""
     async with running(tiny_checkpoint, engine="inprocess", continuity="on") as engine:
         one = Speaker(engine, oracle, "survivor")
         await one.go_on()
@@ -217,7 +217,7 @@ async def test_a_conversation_outlives_the_process(
         await one.go_on()
 
 
-async def test_paused_and_preempted_utterances_go_on_unchanged(
+async def test_paused_and_preempted_utterances_resume_unchanged(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
     settings = {"max_positions": 384, "kv_positions": 1024, "hold_rows": 8}
@@ -235,10 +235,10 @@ async def test_paused_and_preempted_utterances_go_on_unchanged(
 
 
 @pytest.mark.timeout(900)  # five processes start one after another
-async def test_each_conversation_stays_with_its_engine_core(
+async def test_conversation_stays_with_engine_core(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
-    """Frame ids mean nothing to another core, nor do those of a paused request."""
+    """Frame ids, also those of a paused request, are valid only in the core that made them."""
     settings = {"data_parallel_size": 2, "hold_rows": 8}
     async with running(tiny_checkpoint, engine="async", continuity="on", **settings) as engine:
         speakers = [Speaker(engine, oracle, f"d{i}") for i in range(5)]
@@ -246,7 +246,7 @@ async def test_each_conversation_stays_with_its_engine_core(
             await asyncio.gather(*(s.go_on() for s in speakers))
         streams = [s.start(text(number)) for s, number in zip(speakers, LONG, strict=False)]
         heard = [[(await anext(stream)).rows] for stream in streams]
-        await until(lambda: engine.live == 0)  # all are paused: nobody takes their rows
+        await until(lambda: engine.live == 0)  # all are paused, since their rows are not taken
         for speaker, number, stream, rows in zip(speakers, LONG, streams, heard, strict=False):
             rows += [piece.rows async for piece in stream]
             wanted = speaker.talk.say(text(number), 60).rows

@@ -1,4 +1,4 @@
-"""The page that tells clients of the tags tells of all."""
+"""The control tags in the protocol reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAG_VALUES
 
 
-def test_the_protocols_page_lists_every_tag() -> None:
+def test_protocol_page_lists_every_control_tag() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
     rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
     for category, values in TAG_VALUES.items():

@@ -1,4 +1,4 @@
-"""Conversations, decided: whose turn, what goes on and what starts over, and what is kept."""
+"""Continuity: conversations in the gateway and their histories in the talker process."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def order(talk: Conversation, room: int = 200) -> Order:
 
 
 class TestContinued:
-    def test_the_first_utterance_is_spoken_alone(self) -> None:
+    def test_first_utterance_sends_whole_prompt(self) -> None:
         first = order(Conversation(4))
         assert first == Order(whole(conversation=4), TURN, 7)
 
-    def test_the_next_one_sends_its_own_ids_alone(self) -> None:
+    def test_next_utterance_sends_only_turn_ids(self) -> None:
         talk = Conversation(4)
         talk.held, talk.last = 146, Turn((7, 50, 8), rows(3))
         then = order(talk)
@@ -61,7 +61,7 @@ class TestContinued:
         assert then.message.max_frames == 50
 
     @pytest.mark.parametrize("held", [0, 147])
-    def test_what_cannot_go_on_starts_over_from_the_last_utterance(self, held: int) -> None:
+    def test_prompt_restarts_from_last_utterance_if_history_is_unusable(self, held: int) -> None:
         talk = Conversation(4)
         talk.held, talk.last = held, Turn((7, 50, 8), rows(3))
         over = order(talk).message
@@ -71,14 +71,14 @@ class TestContinued:
         assert over.text == TextSpan(10, (0, 1, 5))
         assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
 
-    def test_a_last_utterance_that_is_too_long_is_left_out(self) -> None:
+    def test_last_utterance_too_long_is_left_out(self) -> None:
         talk = Conversation(4)
         talk.last = Turn((7, 50, 8), rows(141))
         assert order(talk).message == whole(conversation=4)
         talk.last = Turn((7, 50, 8), rows(140))
         assert order(talk).positions == 150
 
-    def test_a_model_that_was_taught_short_talks_only_starts_over_sooner(self) -> None:
+    def test_continuation_limit_of_checkpoint_restarts_prompt_sooner(self) -> None:
         talk = Conversation(4)
         talk.held, talk.last = 20, Turn((7, 50, 8), rows(3))
         assert continued(whole(), len(HEAD), talk, 200, 24).message.goes_on
@@ -87,14 +87,14 @@ class TestContinued:
         assert over.positions == len(HEAD) + 6 + len(TURN)
         assert continued(whole(), len(HEAD), talk, 200, 12).message == whole(conversation=4)
 
-    def test_rows_and_prompt_stay_within_the_positions(self) -> None:
+    def test_max_frames_fits_remaining_positions(self) -> None:
         talk = Conversation(4)
         talk.held = 28
         assert order(talk, room=64).message.max_frames == 64 - 28 - len(TURN)
 
 
 class Process:
-    """Answers messages with scripted pieces, or an exception in place of the first."""
+    """A talker process whose answers are scripted: pieces, or an exception instead."""
 
     def __init__(self) -> None:
         self.asked: list[Generate] = []
@@ -122,7 +122,7 @@ SPOKEN = [TalkerRows(rows(4)), TalkerRows(rows(5, 8), "stop")]
 
 
 class TestConversation:
-    async def test_it_keeps_what_was_spoken_but_the_row_without_a_frame(self) -> None:
+    async def test_history_keeps_spoken_rows_except_stop_row(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [SPOKEN, SPOKEN]
         assert await take(talk, process) == SPOKEN
@@ -141,7 +141,7 @@ class TestConversation:
             BackendError(ErrorCode.ENGINE_FAILED, "no"),
         ],
     )
-    async def test_what_was_cut_or_failed_changes_nothing(
+    async def test_history_ignores_truncated_and_failed_utterances(
         self, answer: list[TalkerRows] | Exception
     ) -> None:
         talk, process = Conversation(1), Process()
@@ -155,7 +155,7 @@ class TestConversation:
             await take(talk, process)
         assert (talk.held, talk.last) == before
 
-    async def test_what_was_closed_early_changes_nothing_and_lets_the_next_one_begin(self) -> None:
+    async def test_early_close_adds_no_history_and_starts_next_utterance(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [SPOKEN, SPOKEN]
         first = talk.speak(ordering(talk), process.start)
@@ -167,7 +167,7 @@ class TestConversation:
         assert await second == SPOKEN
         assert not process.asked[1].goes_on
 
-    async def test_a_consumer_that_stops_at_the_last_piece_has_heard_it_all(self) -> None:
+    async def test_close_after_last_piece_counts_as_complete(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [SPOKEN]
         stream = talk.speak(ordering(talk), process.start)
@@ -176,7 +176,7 @@ class TestConversation:
         await stream.aclose()
         assert talk.held
 
-    async def test_what_is_gone_is_asked_for_again_with_its_rows(self) -> None:
+    async def test_gone_history_is_resent_with_rows(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [SPOKEN, Gone(), SPOKEN]
         await take(talk, process)
@@ -185,18 +185,18 @@ class TestConversation:
         assert len(process.asked[2].clips) == 3
         assert talk.held == len(process.asked[2].ids) + 8
 
-    async def test_what_a_dead_process_has_said_is_not_thought_to_be_held(self) -> None:
+    async def test_process_death_clears_held_positions_keeps_last_utterance(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [SPOKEN]
         stream = talk.speak(ordering(talk), process.start)
         await anext(stream)
         talk.lose()
-        assert (await anext(stream)).finish == "stop"  # it had been sent before the death
+        assert (await anext(stream)).finish == "stop"  # sent before the process died
         await stream.aclose()
         assert talk.held == 0
         assert talk.last is not None
 
-    async def test_an_utterance_longer_than_a_clip_may_be_is_not_started_over_from(self) -> None:
+    async def test_utterance_beyond_clip_limit_is_not_kept_for_restart(self) -> None:
         talk, process = Conversation(1), Process()
         process.answers = [[TalkerRows(rows(MAX_EARLIER_ROWS + 2), "stop")]]
         await take(talk, process)
@@ -204,7 +204,7 @@ class TestConversation:
         assert talk.held > MAX_EARLIER_ROWS
 
 
-def test_conversations_are_bounded_and_forgotten_by_name() -> None:
+def test_conversations_evict_least_recent_and_forget_by_name() -> None:
     known = Conversations(2)
     a, b = known.of("a"), known.of("b")
     assert known.of("a") is a
@@ -215,16 +215,16 @@ def test_conversations_are_bounded_and_forgotten_by_name() -> None:
 
 
 class TestHistories:
-    def test_the_count_of_rows_survives_the_counter_s_going_round(self) -> None:
+    def test_row_count_survives_counter_wraparound(self) -> None:
         count = RowCount()
         near = FRAME_SPAN - 10
         for ahead in range(0, near, FRAME_SPAN // 3):
             count.see(FRAME_BASE + ahead)
         count.see(FRAME_BASE + near)
-        assert count.see(FRAME_BASE + near - 5) == near  # one step's ids come in any order
+        assert count.see(FRAME_BASE + near - 5) == near  # ids of one step arrive in any order
         assert count.see(FRAME_BASE + 7) == FRAME_SPAN + 7
 
-    def test_a_history_is_gone_when_the_ring_has_run_over_its_first_frame(self) -> None:
+    def test_history_expires_when_ring_overwrites_first_frame(self) -> None:
         kept = ConversationCache(slots=64, cores=2, limit=4)
         kept.counts[1].see(FRAME_BASE + 10)
         kept.keep(5, ConversationHistory(core=1, since=10))
@@ -235,7 +235,7 @@ class TestHistories:
         assert kept.get(5) is None
         assert not len(kept)
 
-    def test_the_least_recently_used_is_forgotten(self) -> None:
+    def test_conversation_cache_evicts_least_recently_used(self) -> None:
         kept = ConversationCache(slots=64, cores=1, limit=2)
         for number in (1, 2):
             kept.keep(number, ConversationHistory())
@@ -260,7 +260,7 @@ def speak(
 
 
 class TestTakes:
-    def test_an_utterance_goes_on_from_ids_clips_and_core(self) -> None:
+    def test_utterance_continues_from_ids_clips_and_core(self) -> None:
         requests = RequestTable(slots=1024, cores=2)
         busy = requests.add(ask(1, conversation=0))
         first = requests.add(ask(2, clips=(VOICE, OTHER)))
@@ -279,7 +279,7 @@ class TestTakes:
         assert third.since == 5
 
     @pytest.mark.parametrize(("conversation", "finish"), [(0, "stop"), (6, "length")])
-    def test_nothing_is_kept_of_what_is_alone_or_cut_off(
+    def test_history_needs_conversation_and_complete_utterance(
         self, conversation: int, finish: str
     ) -> None:
         requests = RequestTable(slots=1024)
@@ -287,21 +287,21 @@ class TestTakes:
         assert requests.add(ask(2, conversation=conversation, goes_on=True)) is None
         assert 2 not in requests
 
-    def test_a_forgotten_conversation_leaves_nothing_though_it_still_speaks(self) -> None:
+    def test_forget_during_speech_leaves_no_history(self) -> None:
         requests = RequestTable(slots=1024)
         speaking = requests.add(ask(1))
         requests.forget(6)
         speak(requests, speaking, 1)
         assert requests.add(ask(2, goes_on=True)) is None
 
-    def test_what_was_lost_before_its_first_frame_can_be_sent_again(self) -> None:
+    def test_lose_before_first_frame_allows_resend_and_drops_history(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
         assert requests.add(ask(2, goes_on=True)) is not None
         assert requests.lose(2)
-        assert requests.add(ask(3, goes_on=True)) is None  # its blocks may be wrong now
+        assert requests.add(ask(3, goes_on=True)) is None  # the history's KV blocks may be wrong
 
-    def test_what_was_lost_after_its_first_frame_cannot(self) -> None:
+    def test_lose_after_first_frame_forbids_resend(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
         going = requests.add(ask(2, goes_on=True))
@@ -310,7 +310,7 @@ class TestTakes:
         assert not requests.lose(2)
         assert not requests.lose(9)
 
-    def test_a_paused_request_goes_on_where_it_was(self) -> None:
+    def test_paused_request_resumes_with_history_and_frames(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
         going = requests.add(ask(2, ids=TURN, goes_on=True))

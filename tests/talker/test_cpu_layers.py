@@ -1,4 +1,4 @@
-"""vLLM's C++ kernels in its layers on a CPU, beside the form in PyTorch that defines them."""
+"""vLLM's C++ kernels for its CPU layers, against the PyTorch code that defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def vllm_config() -> Iterator[None]:
 
     with set_current_vllm_config(VllmConfig()):
         use_cpu_kernels()
-        use_cpu_kernels()  # as a second engine of one process would
+        use_cpu_kernels()  # as a second engine in the same process would
         yield
 
 
@@ -40,7 +40,7 @@ def norm(size: int, dtype: torch.dtype) -> Any:
 @dtypes
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
 @pytest.mark.parametrize("size", [8, 64, 100, 256])
-def test_norm_with_a_residual_equals_the_definition(
+def test_rms_norm_with_residual_matches_definition(
     rows: int, size: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(rows + size)
@@ -54,7 +54,7 @@ def test_norm_with_a_residual_equals_the_definition(
 
 @dtypes
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
-def test_norm_of_heads_that_are_slices_equals_the_definition(rows: int, dtype: torch.dtype) -> None:
+def test_rms_norm_of_sliced_heads_matches_definition(rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rows)
     layer = norm(16, dtype)
     projected = torch.randn(rows, 3 * 64).to(dtype)
@@ -68,7 +68,7 @@ def test_norm_of_heads_that_are_slices_equals_the_definition(rows: int, dtype: t
 
 @dtypes
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
-def test_swiglu_equals_the_definition(rows: int, dtype: torch.dtype) -> None:
+def test_swiglu_matches_definition(rows: int, dtype: torch.dtype) -> None:
     from vllm.model_executor.layers.activation import SiluAndMul
 
     from talker.cpu_layers import CPUSiluAndMul
@@ -81,7 +81,7 @@ def test_swiglu_equals_the_definition(rows: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(layer(x), wanted, rtol=EPSILON[dtype], atol=EPSILON[dtype])
 
 
-def test_row_is_the_same_bits_in_any_batch() -> None:
+def test_row_is_bit_identical_in_any_batch() -> None:
     from vllm.model_executor.layers.activation import SiluAndMul
 
     torch.manual_seed(3)
@@ -96,13 +96,15 @@ def test_row_is_the_same_bits_in_any_batch() -> None:
         assert torch.equal(products[row], swiglu(x[row]))
 
 
-def test_norm_of_another_float_type_falls_back() -> None:
+def test_rms_norm_of_other_dtype_falls_back() -> None:
     layer = norm(32, torch.float32)
     x = torch.randn(3, 32, dtype=torch.bfloat16)
     assert torch.equal(layer(x), layer.forward_native(x))
 
 
-def test_builds_without_the_kernels_keep_their_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_cpu_kernels_registers_nothing_if_kernel_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from vllm.model_executor import custom_op
 
     from talker import cpu_layers

@@ -1,4 +1,4 @@
-"""When clients of a talker process that is down are told to come back."""
+"""``Downtime``: the retry hint for clients while the talker process is down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from talker.pending_requests import RETRY_AFTER_MS, Downtime
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -40,7 +40,7 @@ def start(downtime: Downtime, clock: Clock, seconds: float) -> None:
     downtime.end()
 
 
-def test_before_a_start_has_been_timed_it_is_a_guess(clock: Clock) -> None:
+def test_retry_after_is_default_before_first_timed_start(clock: Clock) -> None:
     downtime = Downtime()
     assert hint(downtime) == RETRY_AFTER_MS
     downtime.begin()
@@ -48,7 +48,7 @@ def test_before_a_start_has_been_timed_it_is_a_guess(clock: Clock) -> None:
     assert hint(downtime) == RETRY_AFTER_MS
 
 
-def test_it_is_what_is_left_of_a_start_as_long_as_the_last(clock: Clock) -> None:
+def test_retry_after_counts_down_from_last_start_duration(clock: Clock) -> None:
     downtime = Downtime()
     start(downtime, clock, 30)
     clock.now += 500
@@ -57,12 +57,12 @@ def test_it_is_what_is_left_of_a_start_as_long_as_the_last(clock: Clock) -> None
     clock.now += 18
     assert hint(downtime) == 12_000
     clock.now += 7
-    downtime.end()  # sooner than the one before
+    downtime.end()  # a shorter start than the one before
     downtime.begin()
     assert hint(downtime) == 25_000
 
 
-def test_a_start_that_takes_longer_is_asked_for_again_soon(clock: Clock) -> None:
+def test_retry_after_has_minimum_when_start_overruns(clock: Clock) -> None:
     downtime = Downtime()
     start(downtime, clock, 30)
     downtime.begin()
@@ -71,7 +71,7 @@ def test_a_start_that_takes_longer_is_asked_for_again_soon(clock: Clock) -> None
         assert hint(downtime) == (RETRY_AFTER_MS // 4)
 
 
-def test_while_it_is_up_nothing_counts(clock: Clock) -> None:
+def test_uptime_does_not_change_start_duration(clock: Clock) -> None:
     downtime = Downtime()
     start(downtime, clock, 30)
     clock.now += 500

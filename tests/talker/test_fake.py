@@ -1,4 +1,4 @@
-"""The fake talker, and the buffer between the real one and its consumer."""
+"""``FakeTalker``, and ``RowStream``, the buffer between the real talker and its consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from talker.pending_requests import RowStream
 
 
 def as_ports(engine: TalkerProcessEngine, fake: FakeTalker) -> tuple[TalkerEngine, TalkerEngine]:
-    """For the type checker: both are what the gateway asks for."""
+    """Let the type checker verify that both satisfy the gateway's protocol."""
     return engine, fake
 
 
@@ -23,7 +23,7 @@ async def collect(fake: FakeTalker, request: SpeechRequest) -> list[TalkerRows]:
     return [piece async for piece in fake.generate(request)]
 
 
-async def test_rows_are_the_frames_in_the_delay_pattern() -> None:
+async def test_rows_are_frames_in_delay_pattern() -> None:
     fake = FakeTalker()
     request = SpeechRequest("r", "hello", sampling=Sampling(seed=3))
     frames, rows = fake.frames_of(request), fake.rows_of(request)
@@ -36,7 +36,7 @@ async def test_rows_are_the_frames_in_the_delay_pattern() -> None:
     assert [p.finish for p in pieces] == [None] * (len(pieces) - 1) + ["stop"]
 
 
-async def test_text_and_seed_decide_the_rows() -> None:
+async def test_text_and_seed_determine_rows() -> None:
     fake = FakeTalker()
     made = {
         fake.rows_of(SpeechRequest("r", text, sampling=Sampling(seed=seed))).tobytes()
@@ -46,7 +46,7 @@ async def test_text_and_seed_decide_the_rows() -> None:
     assert len(made) == 4
 
 
-async def test_the_bound_on_frames_cuts_it_off() -> None:
+async def test_max_frames_truncates_rows() -> None:
     pieces = await collect(FakeTalker(), SpeechRequest("r", "hello", max_frames=4))
     assert sum(len(p.rows) for p in pieces) == 4
     assert pieces[-1].finish == "length"
@@ -63,7 +63,7 @@ async def test_fake_talker_gives_late_rows_together() -> None:
     assert len(pieces) < len(rows)
 
 
-async def test_it_fails_on_demand_and_counts_what_is_in_flight() -> None:
+async def test_fake_talker_fails_on_demand_and_counts_requests() -> None:
     fake = FakeTalker()
     stream = fake.generate(SpeechRequest("r", "hello"))
     await anext(stream)
@@ -82,7 +82,7 @@ async def test_it_fails_on_demand_and_counts_what_is_in_flight() -> None:
         (SpeechRequest("r", "hello", voice="nobody"), ErrorCode.UNKNOWN_VOICE),
     ],
 )
-async def test_it_refuses_what_real_talkers_refuse(
+async def test_fake_talker_refuses_unspeakable_text_and_unknown_voice(
     request_: SpeechRequest, code: ErrorCode
 ) -> None:
     with pytest.raises(RequestError) as error:
@@ -94,18 +94,18 @@ def rows(*codes: int) -> bytes:
     return np.repeat(np.array(codes, np.int16), 2).tobytes()
 
 
-async def test_rows_that_piled_up_come_in_one_piece_with_the_end() -> None:
+async def test_row_stream_joins_waiting_rows_with_end() -> None:
     stream = RowStream(2, 4)
     stream.put(rows(1), "")
     stream.put(rows(2, 3), "length")
-    stream.put(rows(9), "")  # after its end nothing is taken
+    stream.put(rows(9), "")  # ignored after the end
     piece = await stream.next()
     assert piece.rows.tolist() == [[1, 1], [2, 2], [3, 3]]
     assert piece.finish == "length"
     assert stream.is_over
 
 
-async def test_rows_that_were_taken_in_together_were_made_evenly() -> None:
+async def test_row_stream_marks_rows_put_together_as_evenly_made() -> None:
     stream = RowStream(2, 64)
     stream.put(rows(1), "")
     stream.put(rows(2, 3, 4, 5), "stop")
@@ -113,7 +113,7 @@ async def test_rows_that_were_taken_in_together_were_made_evenly() -> None:
     assert [(arrival.rows, arrival.evenly) for arrival in came] == [(1, False), (4, True)]
 
 
-async def test_rows_before_a_failure_are_given_first() -> None:
+async def test_row_stream_yields_rows_before_failure() -> None:
     stream = RowStream(2, 4)
     stream.put(rows(1), "")
     stream.fail(BackendError(ErrorCode.ENGINE_FAILED, "gone"))
@@ -123,7 +123,7 @@ async def test_rows_before_a_failure_are_given_first() -> None:
             await stream.next()
 
 
-async def test_a_waiting_consumer_is_woken() -> None:
+async def test_row_stream_wakes_waiting_consumer() -> None:
     stream = RowStream(2, 4)
     waiting = asyncio.create_task(stream.next())
     await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def test_a_waiting_consumer_is_woken() -> None:
     assert (await waiting).finish == "stop"
 
 
-async def test_rows_after_a_pause_say_so() -> None:
+async def test_row_stream_marks_pause_in_arrivals() -> None:
     stream = RowStream(2, 1)
     stream.put(rows(1), "")
     stream.put(rows(2), "")
@@ -145,12 +145,12 @@ async def test_rows_after_a_pause_say_so() -> None:
     assert [arrival.at for arrival in came] == sorted(arrival.at for arrival in came)
 
 
-async def test_the_fake_tells_of_its_pauses_too() -> None:
+async def test_fake_talker_marks_pauses_in_arrivals() -> None:
     fake = FakeTalker(row_s=0.001, hold_rows=2)
     came: list[Arrival] = []
     async for piece in fake.generate(SpeechRequest("r", "hello world")):
         came += piece.came
-        await asyncio.sleep(0.01)  # so long that it pauses, however slow the machine
+        await asyncio.sleep(0.01)  # long enough for a pause on any machine
     counts = [arrival.rows for arrival in came]
     assert sum(counts) == len(fake.rows_of(SpeechRequest("r", "hello world")))
     assert 0 in counts

@@ -1,4 +1,4 @@
-"""Families are found from config.json, and the gateway's part of them stays light."""
+"""Talker families: their registry, and light imports in the gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_find_family_by_model_type() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": "llama"}])
-def test_find_family_names_what_is_served(config: dict[str, object]) -> None:
+def test_find_family_error_names_supported_families(config: dict[str, object]) -> None:
     with pytest.raises(UnknownFamilyError) as error:
         find_family(config)
     for family in FAMILIES:
@@ -37,14 +37,14 @@ def test_find_family_refuses_another_architecture() -> None:
         find_family(config)
 
 
-def test_families_are_told_apart() -> None:
+def test_families_have_unique_model_types() -> None:
     assert len({family.model_type for family in FAMILIES}) == len(FAMILIES)
     assert all(family.title and family.example and family.licence.name for family in FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_family_model_is_where_it_is_said_to_be(family: Family) -> None:
+def test_family_model_class_is_importable(family: Family) -> None:
     from talker.model import TalkerModel
 
     module, _, name = family.model_class.partition(":")
@@ -53,8 +53,8 @@ def test_family_model_is_where_it_is_said_to_be(family: Family) -> None:
     assert family.architecture.endswith(name)
 
 
-def test_no_module_names_a_family_but_its_own_and_the_registry() -> None:
-    """So a family's diff touches its own modules, the registry, tests and docs."""
+def test_family_names_appear_only_in_own_modules_and_registry() -> None:
+    """A new family then touches only its own modules, the registry, tests and docs."""
     root = Path(__file__).parents[2]
     own = {"talker/families/__init__.py", "codec/families/__init__.py"}
     names = {family.model_class.split(":")[0].split(".")[2] for family in FAMILIES}

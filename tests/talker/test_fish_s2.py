@@ -1,4 +1,4 @@
-"""Fish Speech S2 Pro: prompts, fast AR and talker processes against the plain loop."""
+"""Fish Speech S2 Pro: prompts, fast AR, and talker processes against the oracle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def clip(number: int, frames: int = 20) -> ReferenceVoice:
 
 
 class Voices:
-    """Two voices by name."""
+    """Two random voices, "alto" and "bass"."""
 
     known = {"alto": clip(1), "bass": clip(2)}  # noqa: RUF012
 
@@ -69,7 +69,7 @@ class Voices:
 # --- checkpoints and prompts
 
 
-def test_open_checkpoint_reads_the_published_keys(folder: Path) -> None:
+def test_open_checkpoint_reads_published_keys(folder: Path) -> None:
     opened = open_checkpoint(str(folder))
     shape = opened.shape
     assert (shape.num_codebooks, shape.codebook_size, shape.is_delayed) == (10, 128, False)
@@ -80,7 +80,7 @@ def test_open_checkpoint_reads_the_published_keys(folder: Path) -> None:
     assert "Built with Fish Audio" in opened.family.licence.notice
 
 
-def test_residual_codebooks_of_the_real_size_have_1024_codes() -> None:
+def test_residual_codebooks_of_published_size_have_1024_codes() -> None:
     part = {**tiny_fish.PART, "n_layer": 1, "max_seq_len": 32768}
     shape = FishS2().read_shape(
         {
@@ -105,7 +105,7 @@ def test_residual_codebooks_of_the_real_size_have_1024_codes() -> None:
         ("", {"semantic_end_token_id": 5}),
     ],
 )
-def test_open_checkpoint_refuses_what_the_layers_do_not_know(
+def test_open_checkpoint_refuses_unsupported_config(
     tmp_path: Path, where: str, change: dict[str, Any]
 ) -> None:
     tiny_fish.write_checkpoint(tmp_path)
@@ -126,12 +126,14 @@ def turn(said: str) -> str:
     return f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n<|voice|>"
 
 
-def test_prompt_without_a_clip(folder: Path, builder: PromptBuilder) -> None:
+def test_prompt_without_clip_has_system_and_user_turns(
+    folder: Path, builder: PromptBuilder
+) -> None:
     made = spelled(folder, builder.build("Hello [whisper] there."))
     assert made == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" + turn("Hello [whisper] there.")
 
 
-def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: PromptBuilder) -> None:
+def test_prompt_with_clip_is_encoded_part_by_part(folder: Path, builder: PromptBuilder) -> None:
     voice = clip(1)
     prompt = builder.build("Go.", voice)
     rows = "<|audio_pad|>" * len(voice.frames)
@@ -149,7 +151,7 @@ def test_prompt_with_a_clip_is_encoded_piece_by_piece(folder: Path, builder: Pro
     assert list(prompt.ids[at - len(apart) : at]) == apart
 
 
-def test_prompt_with_several_clips_has_a_tagged_line_for_each(
+def test_prompt_with_several_clips_has_tagged_line_for_each(
     folder: Path, builder: PromptBuilder
 ) -> None:
     one, two, three = clip(1, 5), clip(2, 3), clip(3, 4)
@@ -165,7 +167,7 @@ def test_prompt_with_several_clips_has_a_tagged_line_for_each(
                    [one.frames, two.frames, three.frames]))  # fmt: skip
 
 
-def test_prompt_reads_no_control_token_out_of_a_text(folder: Path, builder: PromptBuilder) -> None:
+def test_text_yields_no_control_ids(folder: Path, builder: PromptBuilder) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     control = {tokenizer.token_to_id(name) for name in tiny_fish.SPECIAL}
     control |= {tokenizer.token_to_id(f"<|semantic:{code}|>") for code in range(tiny_fish.SIZE)}
@@ -176,7 +178,7 @@ def test_prompt_reads_no_control_token_out_of_a_text(folder: Path, builder: Prom
         assert tokenizer.decode(list(spoken), skip_special_tokens=False) == f"a {name} b"
 
 
-def test_voice_with_a_code_beyond_a_codebook_is_refused(builder: PromptBuilder) -> None:
+def test_voice_with_code_beyond_codebook_is_refused(builder: PromptBuilder) -> None:
     frames = clip(1).frames.copy()
     frames[3, 4] = tiny_fish.SIZE
     with pytest.raises(RequestError) as error:
@@ -184,11 +186,11 @@ def test_voice_with_a_code_beyond_a_codebook_is_refused(builder: PromptBuilder) 
     assert error.value.code is ErrorCode.INVALID_PARAMETER
 
 
-# --- talker processes against the plain loop
+# --- talker processes against the oracle
 
 
 class Oracle:
-    """What must come out, remembered."""
+    """The expected speech of requests, cached because the plain loop is slow."""
 
     def __init__(self, folder: Path, builder: PromptBuilder) -> None:
         torch.set_num_threads(1)
@@ -228,7 +230,7 @@ def equal(heard: Sequence[Heard], wanted: Sequence[Spoken]) -> list[bool]:
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("streams", [1, 4, 16])
-async def test_streams_equal_the_plain_loop(
+async def test_streams_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle, streams: int
 ) -> None:
     draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(streams)]
@@ -243,7 +245,7 @@ async def test_streams_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, oracle: Oracle) -> None:
+async def test_reference_voices_match_oracle(engine: TalkerProcessEngine, oracle: Oracle) -> None:
     voices = ["alto", "bass", "default", "alto"]
     heard = await asyncio.gather(
         *(hear(engine, text(i), voice=v, rows=ROWS) for i, v in enumerate(voices))
@@ -254,7 +256,7 @@ async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, orac
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_several_references_equal_the_plain_loop(
+async def test_several_references_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle, builder: PromptBuilder
 ) -> None:
     one, two = clip(1, 12), clip(2, 9)
@@ -269,9 +271,7 @@ async def test_several_references_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_preempted_and_chunked_streams_equal_the_plain_loop(
-    folder: Path, oracle: Oracle
-) -> None:
+async def test_preempted_and_chunked_streams_match_oracle(folder: Path, oracle: Oracle) -> None:
     tight = {
         "max_positions": 512, "kv_positions": 544, "max_batched_positions": 67, "max_num_seqs": 12,
     }  # fmt: skip
@@ -288,7 +288,7 @@ async def test_preempted_and_chunked_streams_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_conversation_goes_on_after_the_frames_that_were_said(
+async def test_conversation_continues_after_spoken_frames(
     engine: TalkerProcessEngine, oracle: Oracle, builder: PromptBuilder
 ) -> None:
     first = next(
@@ -309,7 +309,7 @@ async def test_conversation_goes_on_after_the_frames_that_were_said(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_closed_streams_leave_nothing_behind(
+async def test_cancelled_streams_leave_no_requests(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     began = [asyncio.Event() for _ in range(8)]
@@ -345,15 +345,15 @@ def fast_step(folder: Path, batch: int, *, mixed: bool) -> tuple[torch.Tensor, t
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_step_needs_no_number_from_the_device(folder: Path, batch: int, mixed: bool) -> None:
-    """Fake tensors have shapes and no values: whatever looks at a value raises."""
+def test_sampler_step_reads_no_value_from_device(folder: Path, batch: int, mixed: bool) -> None:
+    """Fake tensors have shapes but no values: reading a value raises."""
     with FakeTensorMode(), torch.inference_mode():
         ids, codes = fast_step(folder, batch, mixed=mixed)
     assert (ids.shape, codes.shape) == ((batch,), (batch, 10))
 
 
-def test_the_fast_ar_launches_the_same_work_in_every_step(folder: Path) -> None:
-    """As a CUDA graph wants it: the same operations on the same memory, and all rows in each."""
+def test_fast_ar_launches_same_operations_in_every_step(folder: Path) -> None:
+    """CUDA graphs require the same operations on the same memory, with all rows in each."""
     shape = open_checkpoint(str(folder)).shape
     assert isinstance(shape, FishS2Shape)
     fast = FastAR(shape, 4, torch.float32).eval()
@@ -375,7 +375,7 @@ def test_the_fast_ar_launches_the_same_work_in_every_step(folder: Path) -> None:
 
 
 def record_tape(recorded: list[Tape]) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """A recorder that plays on a CPU what it recorded there; it notes its tapes."""
+    """A recorder that records and replays on a CPU; it appends its tapes to ``recorded``."""
 
     def record(work: Callable[[], None]) -> Callable[[], None]:
         with Tape() as tape:
@@ -386,9 +386,9 @@ def record_tape(recorded: list[Tape]) -> Callable[[Callable[[], None]], Callable
     return record
 
 
-def test_frame_graphs_give_the_codes_of_the_fast_ar(folder: Path) -> None:
-    """For steps of other sizes in turn, greedy rows among sampled ones; each size is recorded once
-    and replayed without the code that made it.
+def test_frame_graphs_match_fast_ar(folder: Path) -> None:
+    """The steps vary in size and mix greedy with sampled rows. Each size is recorded once and then
+    replayed without the code that made it.
     """
     shape = open_checkpoint(str(folder)).shape
     assert isinstance(shape, FishS2Shape)
@@ -417,7 +417,7 @@ def test_frame_graphs_give_the_codes_of_the_fast_ar(folder: Path) -> None:
 
 
 class Launches(TorchDispatchMode):
-    """Notes each operation and its first tensor's shape."""
+    """Record each operation and the shape of its first tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Higgs Audio v2: prompts, sampler and talker processes against what upstream does, written out."""
+"""Higgs Audio v2: prompts, sampler and talker processes against upstream's rules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def builder(folder: Path) -> PromptBuilder:
 # --- checkpoints
 
 
-def test_both_formats_are_read_alike(folder: Path, converted: Path) -> None:
+def test_open_checkpoint_reads_both_formats_alike(folder: Path, converted: Path) -> None:
     one, other = open_checkpoint(str(folder)), open_checkpoint(str(converted))
     for opened in (one, other):
         shape = opened.shape
@@ -85,9 +85,7 @@ def test_both_formats_are_read_alike(folder: Path, converted: Path) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_open_checkpoint_refuses_what_no_published_model_has(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_open_checkpoint_refuses_unsupported_config(tmp_path: Path, change: dict[str, Any]) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -105,20 +103,20 @@ def test_open_checkpoint_refuses_what_no_published_model_has(
         {"end_codebooks": 0},
     ],
 )
-def test_open_checkpoint_refuses_senseless_rules(tmp_path: Path, own: dict[str, Any]) -> None:
+def test_open_checkpoint_refuses_invalid_sampler_rules(tmp_path: Path, own: dict[str, Any]) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps(own))
     with pytest.raises(CheckpointError, match=next(iter(own))):
         open_checkpoint(str(tmp_path))
 
 
-def test_repetition_is_off_where_upstream_says_so(tmp_path: Path) -> None:
+def test_ras_is_off_if_window_is_null(tmp_path: Path) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"ras_win_len": None}))
     assert open_checkpoint(str(tmp_path)).defaults.ras_win_len == 0
 
 
-def test_a_checkpoint_s_own_window_may_be_longer_than_a_client_s(tmp_path: Path) -> None:
+def test_ras_window_of_checkpoint_may_exceed_client_limit(tmp_path: Path) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     (tmp_path / "generation_config.json").write_text(
         json.dumps({"ras_win_len": 20, "ras_win_max_num_repeat": 3})
@@ -145,16 +143,12 @@ END = "<|start_header_id|>assistant<|end_header_id|>\n\n<|audio_out_bos|><|AUDIO
 QUIET = f"{SYSTEM}\n\n<|scene_desc_start|>\n{SCENE}\n<|scene_desc_end|>"
 
 
-def test_prompt_without_a_reference_describes_the_scene(
-    folder: Path, builder: PromptBuilder
-) -> None:
+def test_prompt_without_reference_describes_scene(folder: Path, builder: PromptBuilder) -> None:
     made = spelled(folder, builder.build("Hello there."))
     assert made == "<|begin_of_text|>" + turn("system", QUIET) + turn("user", "Hello there.") + END
 
 
-def test_prompt_with_a_transcript_shows_the_clip_as_a_turn(
-    folder: Path, builder: PromptBuilder
-) -> None:
+def test_prompt_with_transcript_shows_clip_as_turn(folder: Path, builder: PromptBuilder) -> None:
     voice = random_voice(1, 5)
     prompt = builder.build("Go.", voice)
     ((shown, at),) = prompt.clips
@@ -171,7 +165,7 @@ def test_prompt_with_a_transcript_shows_the_clip_as_a_turn(
     assert rows_at[:-1] == list(range(at, at + len(shown)))
 
 
-def test_prompt_without_a_transcript_shows_the_clip_in_the_scene(
+def test_prompt_without_transcript_shows_clip_in_scene(
     folder: Path, builder: PromptBuilder
 ) -> None:
     voice = ReferenceVoice(random_voice(2, 4).frames)
@@ -186,7 +180,7 @@ def test_prompt_without_a_transcript_shows_the_clip_in_the_scene(
     assert set(prompt.ids[at : at + len(shown)]) == {prompt.ids[-1]}
 
 
-def test_prompt_with_speakers_names_a_voice_for_each(folder: Path, builder: PromptBuilder) -> None:
+def test_prompt_with_speakers_describes_voice_of_each(folder: Path, builder: PromptBuilder) -> None:
     text = "[SPEAKER0] Hi.\n[SPEAKER1] Ho."
     made = spelled(folder, builder.build(text))
     scene = f"{SCENE}\n\nSPEAKER0: feminine\nSPEAKER1: masculine"
@@ -194,9 +188,7 @@ def test_prompt_with_speakers_names_a_voice_for_each(folder: Path, builder: Prom
     assert made == "<|begin_of_text|>" + turn("system", system) + turn("user", text) + END
 
 
-def test_prompt_with_a_scene_has_it_in_place_of_the_familys_own(
-    folder: Path, builder: PromptBuilder
-) -> None:
+def test_prompt_scene_replaces_family_default(folder: Path, builder: PromptBuilder) -> None:
     voice, scene = random_voice(1, 5), builder.read_scene(" A street at night. \n")
     silent = ReferenceVoice(voice.frames)
     for said in (None, voice, silent):
@@ -208,7 +200,7 @@ def test_prompt_with_a_scene_has_it_in_place_of_the_familys_own(
 
 
 @pytest.mark.parametrize("said", ["hello again", "[SPEAKER0] hello again"])
-def test_prompt_with_speakers_has_the_reference_said_by_speaker_0(
+def test_prompt_with_speakers_assigns_reference_to_speaker_0(
     folder: Path, builder: PromptBuilder, said: str
 ) -> None:
     voice = ReferenceVoice(random_voice(1, 5).frames, said)
@@ -223,14 +215,14 @@ def clip_rows(voice: ReferenceVoice) -> str:
 
 
 def shown(prompt: Prompt) -> list[np.ndarray]:
-    """The codes of the clips in the order in which they stand, each at its place in the prompt."""
+    """The codes of the clips in prompt order; asserts that they cover the prompt's audio rows."""
     row = prompt.ids[-1]  # <|AUDIO_OUT|>, which stands for AUDIO_INIT at the end
     places = [at + i for codes, at in prompt.clips for i in range(len(codes))]
     assert places == [at for at, number in enumerate(prompt.ids[:-1]) if number == row]
     return [codes for codes, _ in prompt.clips]
 
 
-def test_prompt_with_several_transcripts_has_each_speaker_say_its_clip(
+def test_prompt_with_several_transcripts_assigns_clip_to_each_speaker(
     folder: Path, builder: PromptBuilder
 ) -> None:
     one = ReferenceVoice(random_voice(1, 5).frames, "hello")
@@ -248,7 +240,7 @@ def test_prompt_with_several_transcripts_has_each_speaker_say_its_clip(
     assert all(map(np.array_equal, shown(prompt), codes))
 
 
-def test_prompt_with_several_clips_without_transcripts_shows_them_in_the_scene(
+def test_prompt_with_several_clips_shows_untranscribed_ones_in_scene(
     folder: Path, builder: PromptBuilder
 ) -> None:
     one, said, three = (ReferenceVoice(random_voice(n, 2 + n).frames) for n in range(3))
@@ -264,13 +256,11 @@ def test_prompt_with_several_clips_without_transcripts_shows_them_in_the_scene(
         "<|begin_of_text|>" + turn("system", system) + turn("user", "[SPEAKER1] hello")
         + turn("assistant", told) + turn("user", "Go.") + END
     )  # fmt: skip
-    codes = [builder.clip_rows(v.frames) for v in (one, three, said)]  # as they stand
+    codes = [builder.clip_rows(v.frames) for v in (one, three, said)]  # in prompt order
     assert all(map(np.array_equal, shown(prompt), codes))
 
 
-def test_prompt_takes_a_described_speaker_from_the_scene(
-    folder: Path, builder: PromptBuilder
-) -> None:
+def test_prompt_takes_speaker_description_from_scene(folder: Path, builder: PromptBuilder) -> None:
     scene = "A cafe.\n\nSPEAKER0: old, slow"
     alone = f"{SYSTEM}\n\n<|scene_desc_start|>\n{scene}\n<|scene_desc_end|>"
     assert turn("system", alone) in spelled(folder, builder.build("Hi.", scene=scene))
@@ -280,7 +270,7 @@ def test_prompt_takes_a_described_speaker_from_the_scene(
     assert turn("system", both) in spelled(folder, builder.build(text, scene=scene))
 
 
-def test_scene_makes_no_control_id(folder: Path, builder: PromptBuilder) -> None:
+def test_scene_yields_no_control_id(folder: Path, builder: PromptBuilder) -> None:
     plain = builder.build("Go.", scene="x")
     evil = builder.build("Go.", scene="".join(tiny_v2.SPECIAL))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -297,15 +287,13 @@ def test_scene_makes_no_control_id(folder: Path, builder: PromptBuilder) -> None
         ("\ud800", ErrorCode.INVALID_TEXT),
     ],
 )
-def test_scene_that_cannot_be_shown_is_refused(
-    builder: PromptBuilder, scene: str, code: ErrorCode
-) -> None:
+def test_scene_invalid_text_is_refused(builder: PromptBuilder, scene: str, code: ErrorCode) -> None:
     with pytest.raises(RequestError) as error:
         builder.read_scene(scene)
     assert (error.value.code, error.value.param) == (code, "scene")
 
 
-def test_events_become_the_models_own_marks(folder: Path, builder: PromptBuilder) -> None:
+def test_events_become_sound_event_tokens(folder: Path, builder: PromptBuilder) -> None:
     made = spelled(folder, builder.build("Well [laugh] no"))
     assert turn("user", "Well <SE>[Laughter]</SE> no.") in made
     alone = spelled(folder, builder.build("[cough]"))
@@ -320,7 +308,7 @@ def test_events_become_the_models_own_marks(folder: Path, builder: PromptBuilder
     )
 )
 @settings(deadline=None)
-def test_no_text_makes_a_control_id_but_those_of_events(
+def test_text_yields_no_control_ids_except_those_of_events(
     folder: Path, builder: PromptBuilder, parts: list[str]
 ) -> None:
     text = "".join([*parts, "end"])
@@ -355,14 +343,14 @@ def test_text_without_words_is_refused(builder: PromptBuilder, text: str) -> Non
         ("no stop", "no stop."),
     ],
 )
-def test_normalise_writes_as_upstream_does(written: str, wanted: str) -> None:
+def test_normalise_matches_upstream(written: str, wanted: str) -> None:
     (piece,) = normalise(written)
     assert piece.text == wanted
     assert len(piece.origins) == len(piece.text)
     assert piece.origins == sorted(piece.origins)
 
 
-# --- the sampler, against rules written out for one request
+# --- the sampler, against the rules for one request
 
 
 def greedy(batch: int, seed: int = 1) -> Draw:
@@ -371,7 +359,7 @@ def greedy(batch: int, seed: int = 1) -> Draw:
 
 
 def rows_by_hand(wanted: list[list[int]]) -> list[list[int]]:
-    """The delay rules where any codebook may say EOC."""
+    """Rows of one request by the delay rules, where any codebook may draw EOC."""
     made: list[list[int]] = []
     over = 0
     for at, row in enumerate(wanted):
@@ -382,7 +370,7 @@ def rows_by_hand(wanted: list[list[int]]) -> list[list[int]]:
             elif book > at:
                 out.append(BOC)
             elif code == BOC or (code == EOC and over):
-                out.append(0)  # may not be said: the next best
+                out.append(0)  # not allowed: the next best code
             else:
                 out.append(code)
         if over:
@@ -406,7 +394,7 @@ def rows_by_hand(wanted: list[list[int]]) -> list[list[int]]:
         min_size=1, max_size=3,
     )
 )  # fmt: skip
-def test_sampler_follows_the_rules_where_any_codebook_may_end(
+def test_sampler_follows_delay_rules_if_any_codebook_may_end(
     streams: list[list[list[int]]],
 ) -> None:
     rows = DelayedRowSampler(FrameTable(64, BOOKS), CODES, BOC, EOC, STOP, end_codebooks=BOOKS)
@@ -430,23 +418,23 @@ def test_sampler_follows_the_rules_where_any_codebook_may_end(
         last = torch.where(ids == STOP, TEXT_ID, ids)
 
 
-def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
-    """Also in a batch of streams of other lengths, each with a window and a count of its own, one
-    of them with none; the second draw is the plain loop's.
+def test_ras_redraws_codes_repeated_within_window() -> None:
+    """The streams of the batch differ in length, window and count, and one has no RAS. The second
+    draw equals the plain loop's.
     """
     rules, steps = [(3, 2), (5, 1), (0, 1), (4, 3)], 12
     streams = len(rules)
     rows = DelayedRowSampler(FrameTable(256, BOOKS, look_back=5), CODES, BOC, EOC, STOP, 1)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(steps, streams, BOOKS, CODES, generator=generator)
-    logits[..., 5] += 6.0  # what wants to repeat
+    logits[..., 5] += 6.0  # a code that repeats
     logits[..., EOC] = -20.0
     last = torch.full((streams,), TEXT_ID)
     said: list[list[list[int]]] = [[] for _ in rules]
     draw = replace(greedy(streams, 9), repetition=Repetition(*torch.tensor(rules).unbind(1)))
     redrawn = [0] * streams
     for at in range(steps):
-        if at == 4:  # the second stream ends and another takes its place
+        if at == 4:  # another stream takes the second one's place
             last[1], said[1] = TEXT_ID, []
         place = torch.arange(streams) * 50 + at
         none = torch.zeros(streams).bool()
@@ -480,7 +468,7 @@ def test_repeated_codes_are_drawn_again_by_a_counted_window() -> None:
     assert min(redrawn[:2] + redrawn[3:]) > 1
 
 
-def test_look_back_says_which_streams_have_lost_a_row() -> None:
+def test_look_back_reports_streams_with_lost_rows() -> None:
     table = FrameTable(8, BOOKS, look_back=3)
     states, ids = torch.zeros(1, 2, dtype=torch.long), torch.tensor([TEXT_ID])
     for counter in range(7):
@@ -493,12 +481,12 @@ def test_look_back_says_which_streams_have_lost_a_row() -> None:
         table.write(torch.tensor([counter]), codes, states, before)
         ids = torch.tensor([FRAME_BASE + counter])
     nothing = table.look_back(torch.tensor([TEXT_ID]))
-    for counter in range(8, 13):  # another stream runs over rows 0 to 4
+    for counter in range(8, 13):  # another stream overwrites rows 0 to 4
         table.write(torch.tensor([counter]), torch.zeros(1, BOOKS), states, nothing)
     assert table.look_back(ids).is_lost.tolist() == [True]
 
 
-def test_noise_of_a_second_draw_is_its_own() -> None:
+def test_noise_of_second_draw_differs_from_first() -> None:
     books, codes = torch.tensor([1]), torch.arange(CODES).view(1, 1, -1)
     at = torch.tensor([5])
     first = log_uniform(torch.tensor([9]), at, books, codes)
@@ -506,11 +494,11 @@ def test_noise_of_a_second_draw_is_its_own() -> None:
     assert not torch.equal(first, again)
 
 
-# --- talker processes against the plain loop
+# --- talker processes against the oracle
 
 
 def quiet(seed: int) -> Sampling:
-    """Greedy, but for what repetition draws again."""
+    """Greedy, except for the codes that RAS draws again."""
     return Sampling(temperature=0.0, seed=seed)
 
 
@@ -528,7 +516,7 @@ async def engine(folder: Path) -> AsyncIterator[TalkerProcessEngine]:
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("streams", [1, 4, 16])
-async def test_streams_equal_the_plain_loop(
+async def test_streams_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle, streams: int
 ) -> None:
     draws = [quiet(i) if i % 3 else warm(i, temperature=0.7) for i in range(streams)]
@@ -542,10 +530,8 @@ async def test_streams_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_repetition_of_each_stream_equals_the_plain_loop(
-    engine: TalkerProcessEngine, folder: Path
-) -> None:
-    """Streams of one batch with windows and counts of their own, one of them with none."""
+async def test_ras_of_each_stream_matches_oracle(engine: TalkerProcessEngine, folder: Path) -> None:
+    """The streams of one batch differ in window and count, and one has no RAS."""
     asked = [(0, None), (2, 1), (16, 1), (None, None)]
     draws = [replace(quiet(i), ras_win_len=w, ras_max_repeat=m) for i, (w, m) in enumerate(asked)]
     heard = await asyncio.gather(*(hear(engine, text(1), draw, rows=ROWS) for draw in draws))
@@ -561,7 +547,7 @@ async def test_repetition_of_each_stream_equals_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, oracle: Oracle) -> None:
+async def test_reference_voices_match_oracle(engine: TalkerProcessEngine, oracle: Oracle) -> None:
     voices = ["alto", "bass", "default"]
     heard = await asyncio.gather(
         *(hear(engine, text(i), quiet(i), voice=v, rows=ROWS) for i, v in enumerate(voices))
@@ -572,10 +558,10 @@ async def test_references_equal_the_plain_loop(engine: TalkerProcessEngine, orac
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_several_references_equal_the_plain_loop(
+async def test_several_references_match_oracle(
     engine: TalkerProcessEngine, folder: Path, builder: PromptBuilder
 ) -> None:
-    """One in the system text and one as a turn, which stand in the other order."""
+    """The first reference becomes a turn; the second precedes it, in the system text."""
     said, silent = random_voice(1, 12), ReferenceVoice(random_voice(2, 9).frames)
     first, second = (Reference(v.frames.T, v.transcript) for v in (said, silent))
     words = "[SPEAKER1] Hi.\n[SPEAKER0] Ho."
@@ -588,10 +574,8 @@ async def test_several_references_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_preempted_and_chunked_streams_equal_the_plain_loop(
-    converted: Path, oracle: Oracle
-) -> None:
-    """In transformers' format, whose codes are the same; prompts in chunks, and room for few."""
+async def test_preempted_and_chunked_streams_match_oracle(converted: Path, oracle: Oracle) -> None:
+    """In transformers' format, which gives the same codes; chunked prefill and a small KV cache."""
     tight = {
         "max_positions": 512, "kv_positions": 544, "max_batched_positions": 67, "max_num_seqs": 12,
     }  # fmt: skip
@@ -607,17 +591,17 @@ async def test_preempted_and_chunked_streams_equal_the_plain_loop(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_conversation_goes_on_after_the_rows_that_were_said(
+async def test_conversation_continues_after_spoken_rows(
     engine: TalkerProcessEngine, oracle: Oracle, folder: Path, builder: PromptBuilder
 ) -> None:
-    """So that the voice that the model chose for the first utterance speaks the second."""
+    """The voice that the model chose for the first utterance then speaks the second."""
     draws = {i: warm(i, temperature=0.7) for i in range(40)}
     first = next(i for i in draws if oracle.speak(text(i), draws[i], rows=ROWS).finish == "stop")
     said = await hear(engine, text(first), draws[first], rows=ROWS, conversation="one")
     assert said.same(oracle.speak(text(first), draws[first], rows=ROWS))
     heard = await hear(engine, "and more", quiet(1), rows=ROWS, conversation="one")
     one, two = builder.build(text(first)), builder.build("and more")
-    rows = said.rows[:-1]  # the last one carries the stop id
+    rows = said.rows[:-1]  # the last row carries the stop id
     ids = (*one.ids, *[0] * len(rows), *builder.between_turns, *two.ids[two.turn_at :])
     clips = [(rows, len(one.ids))]
     wanted = HiggsV2Reference(folder).speak(ids, ROWS, Chance(1, 0.0), clips)
@@ -628,7 +612,7 @@ async def test_conversation_goes_on_after_the_rows_that_were_said(
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
-async def test_closed_streams_leave_nothing_behind(
+async def test_cancelled_streams_leave_no_requests(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     tasks = [asyncio.create_task(hear(engine, text(i), warm(i))) for i in range(8)]

@@ -1,4 +1,4 @@
-"""Higgs Audio v3 by its makers' rules, where the embedded voice has others."""
+"""Higgs Audio v3 with the sampler rules of the published model, not of the embedded voice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from talker.checkpoint import open_checkpoint
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without settings of its own, and with codebooks that like to end."""
+    """A checkpoint without generation config, in which higher codebooks often draw EOC."""
     folder = tiny.write_checkpoint(tmp_path_factory.mktemp("tiny-v3"))
     made = tiny.weights()
     table = made["tied.embedding.modality_embeddings.0.embedding.weight"]
@@ -27,20 +27,20 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_open_checkpoint_takes_the_makers_rules(published: Path) -> None:
+def test_open_checkpoint_applies_family_sampler_rules(published: Path) -> None:
     opened = open_checkpoint(str(published))
     assert opened.sampler_rules == {"end_codebooks": tiny.BOOKS}
     assert opened.has_continuity
     assert not opened.warnings
 
 
-def test_the_embedded_voice_keeps_the_end_that_it_has_learned() -> None:
+def test_embedded_voice_ends_by_first_codebook_only() -> None:
     opened = open_checkpoint(str(Path(__file__).parents[2] / "embedded" / "checkpoint"))
     assert opened.sampler_rules == {"end_codebooks": 1}
 
 
 @pytest.mark.slow
-async def test_any_codebook_ends_a_stream_and_no_frame_is_torn(published: Path) -> None:
+async def test_any_codebook_ends_stream_without_incomplete_frame(published: Path) -> None:
     oracle = Oracle(published)
     draws = [warm(i, temperature=0.8) for i in range(8)]
     wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
@@ -54,7 +54,7 @@ async def test_any_codebook_ends_a_stream_and_no_frame_is_torn(published: Path) 
         )
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 8
     for rows in ended:
-        # the first row of the ramp may end in the middle of frames: none of those is played
+        # the ramp may begin in the middle of frames, none of which is played
         frames = DelayReverter(tiny.BOOKS, 1024).push_rows(rows)
         first = int((rows >= tiny.EOC).any(axis=1).argmax())
         assert first - tiny.BOOKS < len(frames) <= first

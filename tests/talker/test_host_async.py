@@ -1,4 +1,4 @@
-"""A talker process whose engine is gone ends, whatever its threads wait for."""
+"""The async host: failures of the engine, during its start and afterwards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-#: The host is scripted, what runs it is the real thing: a thread waits for messages that never
-#: come, as ChildLink.receive does, and the engine dies.
+#: A scripted host in the real runner: a thread waits for messages that never come, as
+#: ChildLink.receive does, and the engine dies.
 _DYING = """
 import asyncio, threading
 from talker import host_async
@@ -37,7 +37,7 @@ host_async.run_async_host(Quiet(), {}, None, 0, None, None, Quiet(), lambda seco
 """
 
 
-def test_an_engine_that_is_gone_takes_its_process_with_it() -> None:
+def test_talker_process_exits_when_engine_dies() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _DYING], capture_output=True, text=True, timeout=120, check=False
     )
@@ -45,10 +45,10 @@ def test_an_engine_that_is_gone_takes_its_process_with_it() -> None:
     assert "the engine is gone" in done.stderr
 
 
-def test_a_core_that_does_not_start_is_a_verdict_on_the_configuration(
+def test_engine_core_start_failure_raises_value_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A ValueError, which the talker process does not try again."""
+    """The talker process is not started again after a ValueError."""
     from talker.host_async import AsyncHost
 
     def refuse(arguments: object, stat_loggers: object) -> None:

@@ -1,4 +1,4 @@
-"""A model's folder is found once; a download is a process of its own and ends with the service."""
+"""``ModelFolder``: local folders, downloads in a child process, one look-up for both engines."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def hub(
 
 
 def nothing(seconds: float) -> None:
-    """Nobody wants to know."""
+    """Ignore progress reports."""
 
 
-async def test_a_hub_id_is_downloaded_and_its_folder_is_that_of_a_commit(
+async def test_hub_id_is_downloaded_once_to_commit_folder(
     hub: small_hub.SmallHub,
 ) -> None:
     folder, told = ModelFolder(small_hub.MODEL), list[float]()
@@ -51,7 +51,7 @@ async def test_a_hub_id_is_downloaded_and_its_folder_is_that_of_a_commit(
     assert hub.asked == asked > 0
 
 
-async def test_a_download_that_is_not_wanted_any_more_ends(hub: small_hub.SmallHub) -> None:
+async def test_cancelled_download_ends_child_process(hub: small_hub.SmallHub) -> None:
     hub.held.set()
     folder = ModelFolder(small_hub.MODEL)
     finding = asyncio.create_task(folder.find(nothing))
@@ -67,18 +67,18 @@ def downloads() -> list[str]:
     """Command lines of children that download."""
     lines = []
     for child in psutil.Process().children():
-        with suppress(psutil.Error):  # it has ended meanwhile
+        with suppress(psutil.Error):  # the child has ended meanwhile
             lines.append(" ".join(child.cmdline()))
     return [line for line in lines if "talker.hub" in line]
 
 
-async def test_why_there_is_no_model_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_download_error_names_offline_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CheckpointError, match=r"cannot get nobody/nothing .*HF_HUB_OFFLINE"):
         await ModelFolder("nobody/nothing").find(nothing)
 
 
-async def test_a_download_that_dies_is_told(
+async def test_download_process_death_is_reported(
     hub: small_hub.SmallHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("talker.hub.sys.executable", "/bin/false")
@@ -87,7 +87,7 @@ async def test_a_download_that_dies_is_told(
     assert hub.asked == 0
 
 
-async def test_a_link_is_followed_and_what_is_no_model_is_refused(tmp_path: Path) -> None:
+async def test_local_link_is_resolved_and_missing_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "first")
     told: list[float] = []
@@ -97,10 +97,10 @@ async def test_a_link_is_followed_and_what_is_no_model_is_refused(tmp_path: Path
         await ModelFolder(str(tmp_path / "gone")).find(nothing)
 
 
-async def test_both_engines_read_the_folder_that_was_found(
+async def test_talker_and_codec_read_same_resolved_folder(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of their processes, whatever the name that the operator gave stands for later."""
+    """Each process gets the resolved folder, so a configured link may point elsewhere later."""
     read: list[str] = []
 
     class Started:
@@ -108,10 +108,10 @@ async def test_both_engines_read_the_folder_that_was_found(
             read.append(program.args[program.args.index("--model") + 1])
 
         async def start(self) -> None:
-            """At once."""
+            """Return at once."""
 
         async def stop(self) -> None:
-            """At once."""
+            """Return at once."""
 
     monkeypatch.setattr(talker.engine, "Supervisor", Started)
     monkeypatch.setattr(codec.workers, "Supervisor", Started)

@@ -1,4 +1,4 @@
-"""Checkpoints that are quantised already, and the tool that makes one."""
+"""Pre-quantised checkpoints, and ``talker.pack``, which writes one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_packed_checkpoint_keeps_embeddings_and_heads(tiny_checkpoint: Path, pac
     ],
     ids=["head", "missing", "norm"],
 )
-def test_open_checkpoint_refuses_other_weights_quantised(
+def test_open_checkpoint_refuses_inconsistent_quantisation(
     packed: Path, tmp_path: Path, spoil: object
 ) -> None:
     for file in packed.iterdir():
@@ -77,7 +77,7 @@ def test_open_checkpoint_refuses_other_weights_quantised(
         open_checkpoint(str(tmp_path))
 
 
-def test_fp8_weights_are_known_where_the_config_names_them(tmp_path: Path) -> None:
+def test_fp8_weights_need_quantization_config(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     for name in [n for n in weights if n.endswith("_proj.weight")]:
@@ -98,7 +98,7 @@ def test_make_plan_refuses_to_quantise_twice(packed: Path) -> None:
         make_plan(TalkerSettings(quantization="int8"), opened)
 
 
-def test_main_says_what_cannot_be_packed(
+def test_main_reports_unpackable_checkpoint(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(packed), str(tmp_path / "again")]) == 1
@@ -106,7 +106,7 @@ def test_main_says_what_cannot_be_packed(
     assert not (tmp_path / "again").exists()
 
 
-def test_make_plan_refuses_packed_weights_without_a_kernel(
+def test_make_plan_refuses_packed_weights_without_kernel(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_setup, "PACKED_KERNEL", "there_is_no_such_kernel")
@@ -118,12 +118,12 @@ def test_make_plan_refuses_packed_weights_without_a_kernel(
 def quantised(
     request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A checkpoint in a published format, its name that of the format."""
+    """A checkpoint in a published format, in a folder named after the format."""
     target = tmp_path_factory.mktemp("quantised") / request.param
     return quantise_checkpoint(tiny_checkpoint, target, request.param)
 
 
-def test_quantised_checkpoint_opens_in_every_format_with_its_head_as_it_was(
+def test_quantised_checkpoint_keeps_head_in_every_format(
     tiny_checkpoint: Path, quantised: Path
 ) -> None:
     opened = open_checkpoint(str(quantised))
@@ -134,7 +134,7 @@ def test_quantised_checkpoint_opens_in_every_format_with_its_head_as_it_was(
     assert torch.equal(before[HEAD], after[HEAD])
 
 
-def test_quantisation_benchmark_compares_what_is_stored(
+def test_quantisation_benchmark_compares_stored_weights(
     tiny_checkpoint: Path, quantised: Path, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.json"
@@ -157,7 +157,7 @@ def test_quantisation_benchmark_reads_packed_weights(tiny_checkpoint: Path, pack
     assert torch.allclose(stored.logits(ids, rows), simulated.logits(ids, rows), atol=1e-4)
 
 
-def test_make_plan_refuses_a_scale_for_each_matrix_without_a_gpu(quantised: Path) -> None:
+def test_make_plan_refuses_per_matrix_scale_without_gpu(quantised: Path) -> None:
     opened = open_checkpoint(str(quantised))
     if quantised.name != "fp8":
         assert make_plan(TalkerSettings(), opened).dtype == "bfloat16"
@@ -168,12 +168,10 @@ def test_make_plan_refuses_a_scale_for_each_matrix_without_a_gpu(quantised: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["compressed-fp8", "compressed-int8"])
-async def test_quantised_checkpoint_speaks_as_its_weights_say(
+async def test_quantised_engine_mostly_picks_best_codes_of_plain_loop(
     tiny_checkpoint: Path, tmp_path: Path, format_: str
 ) -> None:
-    """Most of the codes that the engine chooses in bfloat16 are the plain loop's best ones on the
-    same weights.
-    """
+    """In bfloat16, over 90 % of the engine's codes are the plain loop's best on these weights."""
     folder = quantise_checkpoint(tiny_checkpoint, tmp_path / format_, format_)
     async with running(folder, engine="inprocess", dtype="auto") as engine:
         assert engine.info is not None
@@ -195,7 +193,7 @@ def has_packed_kernel() -> bool:
 
 
 @pytest.mark.slow
-async def test_packed_checkpoint_speaks(packed: Path) -> None:
+async def test_packed_checkpoint_speaks_reproducibly(packed: Path) -> None:
     if not has_packed_kernel():
         pytest.skip("vLLM has no kernel for packed weights on a CPU without AVX512")
     async with running(packed, engine="inprocess", dtype="auto") as engine:

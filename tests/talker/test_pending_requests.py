@@ -1,4 +1,4 @@
-"""What the gateway says to a talker process about its requests, and makes of the answers."""
+"""``PendingRequests``: messages to a talker process about its requests, and its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def no_engine() -> BackendError:
 
 
 class Process:
-    """Keeps what it is sent, and speaks when it is told to."""
+    """A fake talker process that records messages and makes rows on demand."""
 
     def __init__(self) -> None:
         self.got: list[FromGateway] = []
@@ -75,7 +75,7 @@ async def begin(process: Process, handle: int = 1) -> RowGenerator:
     return stream
 
 
-async def test_a_stream_that_ends_says_no_more_and_one_that_is_closed_is_aborted(
+async def test_closed_stream_is_aborted_but_finished_stream_is_not(
     process: Process,
 ) -> None:
     ending, closed = await begin(process, 1), await begin(process, 2)
@@ -86,10 +86,10 @@ async def test_a_stream_that_ends_says_no_more_and_one_that_is_closed_is_aborted
     await closed.aclose()
     assert process.got == [asking(1), asking(2), Abort(2)]
     assert len(process.flight) == 0
-    process.make(2, 1)  # too late: nobody is left to hear it
+    process.make(2, 1)  # too late: the stream is closed
 
 
-async def test_beyond_the_bound_nothing_is_sent_and_a_freed_slot_is_used(process: Process) -> None:
+async def test_request_beyond_limit_is_refused_until_slot_is_free(process: Process) -> None:
     streams = [await begin(process, handle) for handle in (1, 2)]
     with pytest.raises(CapacityError) as error:
         await anext(speak(process, 3))
@@ -100,7 +100,7 @@ async def test_beyond_the_bound_nothing_is_sent_and_a_freed_slot_is_used(process
     await streams[1].aclose()
 
 
-async def test_what_waits_too_long_is_paused_once_and_resumed_by_its_consumer(
+async def test_stream_with_waiting_rows_is_paused_until_consumed(
     process: Process,
 ) -> None:
     stream = await begin(process)
@@ -108,18 +108,18 @@ async def test_what_waits_too_long_is_paused_once_and_resumed_by_its_consumer(
         said = len(process.got)
         process.make(1, 1)
         process.make(1, HOLD - 1)
-        assert len(process.got) == said  # so many may wait
+        assert len(process.got) == said  # up to HOLD rows may wait
         process.make(1, 1)
-        process.make(1, 1)  # it was under way
+        process.make(1, 1)  # already under way
         assert process.got[said:] == [Pause(1)]
         piece = await anext(stream)
         assert len(piece.rows) == HOLD + 2
         assert process.got[said:] == [Pause(1), Resume(1)]
-        assert [arrival.rows for arrival in piece.came][-1] == 0  # it was held back until now
+        assert [arrival.rows for arrival in piece.came][-1] == 0  # held back until now
     await stream.aclose()
 
 
-async def test_rows_that_come_with_the_end_pause_nothing(process: Process) -> None:
+async def test_final_rows_cause_no_pause(process: Process) -> None:
     stream = await begin(process)
     process.make(1, HOLD + 5, "length")
     assert (await anext(stream)).finish == "length"
@@ -128,7 +128,7 @@ async def test_rows_that_come_with_the_end_pause_nothing(process: Process) -> No
 
 
 @pytest.mark.parametrize("count", [1, HOLD + 1])
-async def test_rows_that_came_before_the_process_died_are_heard_though_paused(
+async def test_rows_before_process_death_are_delivered_even_if_paused(
     process: Process, count: int
 ) -> None:
     stream = await begin(process)
@@ -141,7 +141,7 @@ async def test_rows_that_came_before_the_process_died_are_heard_though_paused(
     assert len(process.flight) == 0
 
 
-async def test_all_streams_hear_of_the_death(process: Process) -> None:
+async def test_process_death_fails_all_streams(process: Process) -> None:
     streams = [await begin(process, handle) for handle in (1, 2)]
     process.die()
     for stream in streams:
@@ -152,19 +152,19 @@ async def test_all_streams_hear_of_the_death(process: Process) -> None:
     assert len(process.flight) == 0
 
 
-async def test_who_waits_for_rows_is_woken_by_a_failure(process: Process) -> None:
+async def test_waiting_consumer_is_woken_by_failure(process: Process) -> None:
     stream = await begin(process)
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     process.flight.on_message(Failed(1, "broken", 0))
-    process.die()  # it has been told something else
+    process.die()  # the stream has already failed with another error
     with pytest.raises(BackendError) as error:
         await asyncio.wait_for(waiting, 60)
     assert error.value.code is ErrorCode.ENGINE_FAILED
 
 
-async def test_the_link_may_break_before_that_is_known(process: Process) -> None:
-    """Nothing that is sent on the side fails a stream whose rows are still to be had."""
+async def test_failed_control_message_fails_no_stream(process: Process) -> None:
+    """A message that cannot be sent must not fail a stream whose rows still arrive."""
     stream = speak(process)
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -178,21 +178,21 @@ async def test_the_link_may_break_before_that_is_known(process: Process) -> None
     assert process.got == [asking(1)]
 
 
-async def test_rows_together_are_asked_for_when_the_number_changes(process: Process) -> None:
+async def test_stream_interval_is_sent_only_when_changed(process: Process) -> None:
     stream = await begin(process)
     for at_once in (1, 4, 4, 8, 1):
         process.make(1, 1)
         await stream.asend(RowDemand(at_once=at_once))
     assert process.got[1:] == [StreamInterval(1, 4), StreamInterval(1, 8), StreamInterval(1, 1)]
     process.make(1, 1)
-    await anext(stream)  # as before
+    await anext(stream)  # unchanged
     process.make(1, 1, "stop")
-    await stream.asend(RowDemand(at_once=4))  # there are no later rows
+    await stream.asend(RowDemand(at_once=4))  # no rows follow
     await stream.aclose()
     assert process.got[-1] == StreamInterval(1, 1)
 
 
-async def test_stream_waits_as_long_as_its_consumer_wants_and_gives_all_that_came(
+async def test_stream_waits_for_demand_delay_and_returns_all_rows(
     process: Process,
 ) -> None:
     stream = await begin(process)
@@ -208,7 +208,7 @@ async def test_stream_waits_as_long_as_its_consumer_wants_and_gives_all_that_cam
     assert (len(rows.rows), len(rows.came), rows.finish) == (4, 4, "stop")
 
 
-async def test_a_request_that_failed_alone_is_told_why(process: Process) -> None:
+async def test_failed_request_gets_error_of_reason(process: Process) -> None:
     one, other = await begin(process, 1), await begin(process, 2)
     process.flight.on_message(Failed(1, "gone", 1))
     with pytest.raises(Gone):
@@ -220,7 +220,7 @@ async def test_a_request_that_failed_alone_is_told_why(process: Process) -> None
     assert process.got == [asking(1), asking(2)]
 
 
-async def test_what_the_engine_works_on_is_what_it_said_last(process: Process) -> None:
+async def test_last_step_follows_messages_and_resets_on_ready(process: Process) -> None:
     flight = process.flight
     flight.on_message(Step(4, [], 7, 30))
     flight.on_message(Failed(9, "broken", 3))
@@ -230,7 +230,7 @@ async def test_what_the_engine_works_on_is_what_it_said_last(process: Process) -
     assert flight.last_step == Step(0, [])
 
 
-async def test_where_rows_are_in_the_text_comes_with_them(process: Process) -> None:
+async def test_rows_carry_text_places(process: Process) -> None:
     stream = await begin(process)
     process.make(1, 1)
     assert (await anext(stream)).spoken is None

@@ -1,4 +1,4 @@
-"""The life of the talker process: death and return, refusals, bad requests, bad checkpoints."""
+"""The talker process: start, death and restart, refusals, bad requests, bad checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest.fixture(scope="module")
 def vllm_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """vLLM's cache on a machine that it has never run on."""
+    """An empty vLLM cache, as on a new machine."""
     folder = tmp_path_factory.mktemp("vllm-cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CACHE_ROOT", str(folder))
@@ -42,10 +42,10 @@ async def engine(tiny_checkpoint: Path, vllm_cache: Path) -> AsyncIterator[Talke
         yield started
 
 
-async def test_a_first_start_examines_no_model_in_another_process(
+async def test_first_start_inspects_no_model_in_subprocess(
     engine: TalkerProcessEngine, vllm_cache: Path
 ) -> None:
-    """vLLM would keep what it found there."""
+    """vLLM would cache the result of an inspection in this folder."""
     assert not (vllm_cache / "modelinfos").exists()
 
 
@@ -80,10 +80,10 @@ POISON = {
 
 
 @pytest.mark.parametrize("changes", POISON.values(), ids=POISON.keys())
-async def test_a_poisonous_request_fails_alone(
+async def test_malformed_request_fails_alone(
     engine: TalkerProcessEngine, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
-    """Past the gateway's own checks: the child must not die of what it is sent."""
+    """Past the gateway's checks: no message may kill the talker process."""
     pid = engine.pid
     began = asyncio.Event()
     neighbour = asyncio.create_task(hear(engine, text(1), began=began))
@@ -102,7 +102,7 @@ async def test_a_poisonous_request_fails_alone(
     await idle(engine)
 
 
-async def test_requests_beyond_the_bound_are_turned_away_at_once(
+async def test_requests_beyond_max_outstanding_are_refused_at_once(
     engine: TalkerProcessEngine,
 ) -> None:
     tasks = [asyncio.create_task(hear(engine, text(i))) for i in range(8)]
@@ -140,7 +140,7 @@ async def test_check_and_generate_refuse_alike(
     assert engine.outstanding == 0
 
 
-async def test_check_options_looks_at_all_but_the_text(engine: TalkerProcessEngine) -> None:
+async def test_check_options_checks_all_but_text(engine: TalkerProcessEngine) -> None:
     engine.check_options(SpeechRequest("r", ""))
     with pytest.raises(RequestError):
         engine.check_options(SpeechRequest("r", "hi", voice="nobody"))
@@ -149,18 +149,18 @@ async def test_check_options_looks_at_all_but_the_text(engine: TalkerProcessEngi
     assert engine.voices == ("default", "alto", "bass")
 
 
-async def test_requests_without_a_seed_differ(engine: TalkerProcessEngine) -> None:
+async def test_requests_without_seed_differ(engine: TalkerProcessEngine) -> None:
     free = Sampling(temperature=1.0)
     heard = await asyncio.gather(*(hear(engine, text(3), free, rows=20) for _ in range(4)))
     assert len({h.rows.tobytes() for h in heard}) == 4
 
 
-async def test_the_bound_on_frames_is_kept(engine: TalkerProcessEngine) -> None:
+async def test_max_frames_truncates_speech(engine: TalkerProcessEngine) -> None:
     cut = await hear(engine, text(0), rows=9)
     assert (len(cut.rows), cut.finish) == (9, "length")
 
 
-async def test_everyone_hears_of_the_child_s_death_and_it_comes_back(
+async def test_process_death_fails_open_streams_and_process_restarts(
     tiny_checkpoint: Path,
 ) -> None:
     async with running(tiny_checkpoint, engine="inprocess") as engine:
@@ -172,7 +172,7 @@ async def test_everyone_hears_of_the_child_s_death_and_it_comes_back(
         ]
         await asyncio.gather(*(begin.wait() for begin in began))
         assert engine.pid is not None
-        # Some of these may have ended by now. One that comes to a stopped child cannot end.
+        # Some of these may have ended by now. A stream sent to a stopped process cannot end.
         os.kill(engine.pid, signal.SIGSTOP)
         last = asyncio.create_task(hear(engine, text(5), warm(5)))
         await until(lambda: engine.outstanding > sum(not task.done() for task in tasks))
@@ -212,7 +212,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.long
-async def test_engine_cores_die_with_their_process(tiny_checkpoint: Path) -> None:
+async def test_engine_cores_die_with_talker_process(tiny_checkpoint: Path) -> None:
     async with running(tiny_checkpoint, engine="async") as engine:
         assert engine.pid is not None
         family = descendants(engine.pid)
@@ -221,7 +221,7 @@ async def test_engine_cores_die_with_their_process(tiny_checkpoint: Path) -> Non
         await until(lambda: not any(map(is_running, family)))
 
 
-async def test_a_checkpoint_that_cannot_be_served_starts_no_process(tmp_path: Path) -> None:
+async def test_invalid_checkpoint_starts_no_process(tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     engine = TalkerProcessEngine(str(tmp_path))
@@ -233,10 +233,10 @@ async def test_a_checkpoint_that_cannot_be_served_starts_no_process(tmp_path: Pa
     assert error.value.code is ErrorCode.NOT_READY
 
 
-async def test_the_child_says_what_is_wrong_with_its_checkpoint(
+async def test_talker_process_reports_checkpoint_error(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checked again where it is used: the folder may have changed since."""
+    """The process checks the folder again, because it may have changed since."""
     engine = TalkerProcessEngine(str(tiny_checkpoint))
     broken = tiny.write_checkpoint(tmp_path)
     (broken / "model.safetensors").unlink()
@@ -248,7 +248,7 @@ async def test_the_child_says_what_is_wrong_with_its_checkpoint(
     await engine.stop()
 
 
-async def test_what_vllm_will_not_run_is_said_and_not_tried_again(tiny_checkpoint: Path) -> None:
+async def test_unsupported_runner_is_reported_without_restart(tiny_checkpoint: Path) -> None:
     engine = TalkerProcessEngine(str(tiny_checkpoint), TalkerSettings(runner="v2"))
     with pytest.raises(ChildFailed, match="Triton"):
         await engine.start()
@@ -257,10 +257,10 @@ async def test_what_vllm_will_not_run_is_said_and_not_tried_again(tiny_checkpoin
 
 
 @pytest.mark.long
-async def test_what_an_engine_core_will_not_run_is_said_and_not_tried_again(
+async def test_engine_core_start_failure_is_reported_without_restart(
     tiny_checkpoint: Path,
 ) -> None:
-    """A KV cache in which not one request has room: its core says so in the log alone."""
+    """The KV cache is too small for a single request; the core reports this only in the log."""
     engine = TalkerProcessEngine(
         str(tiny_checkpoint), TalkerSettings(engine="async", kv_positions=64)
     )
@@ -271,12 +271,12 @@ async def test_what_an_engine_core_will_not_run_is_said_and_not_tried_again(
 
 
 @pytest.mark.parametrize("argument", ["{", '{"no_such_setting": 1}', '{"max_num_seqs": 0}'])
-async def test_talker_settings_are_checked(argument: str) -> None:
+async def test_talker_settings_reject_invalid_arguments(argument: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(argument, type=TalkerSettings)
 
 
-async def test_the_gateway_s_end_imports_nothing_heavy() -> None:
+async def test_engine_module_imports_no_torch_vllm_or_transformers() -> None:
     code = (
         "import sys, json, talker.engine, talker.fake;"
         "print(json.dumps([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules]))"

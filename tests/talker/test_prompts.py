@@ -1,4 +1,4 @@
-"""Prompts: no control id comes out of a client's text, however it is written."""
+"""Prompts: their layout, control tags, and no other control ids from a client's text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL_WIDTH = str.maketrans({"<": "＜", "|": "｜", ">": "＞"})
 
 @pytest.fixture(scope="session")
 def plain_words() -> Tokenizer:
-    """The embedded checkpoint's tokenizer with everything in it."""
+    """The embedded checkpoint's tokenizer, control tokens included."""
     return Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 
 
@@ -63,9 +63,7 @@ def spellings(token: str) -> list[str]:
     return [token, wide, token.upper(), f"{token}{token}", token[:3] + token + token[3:]]
 
 
-def test_a_prompt_is_the_family_s_layout(
-    qwen_like: PromptBuilder, qwen_added: dict[str, int]
-) -> None:
+def test_prompt_follows_family_layout(qwen_like: PromptBuilder, qwen_added: dict[str, int]) -> None:
     ids = qwen_like.build("hello").ids
     control = [qwen_added[name] for name in ("<|tts|>", "<|text|>", "<|audio|>")]
     assert [ids[0], ids[1], ids[-1]] == control
@@ -79,7 +77,7 @@ def test_a_prompt_is_the_family_s_layout(
         max_size=6,
     )
 )
-def test_each_id_of_the_text_knows_where_it_stands(
+def test_text_starts_map_each_id_to_client_text(
     qwen_like: PromptBuilder,
     tiny_checkpoint: Path,
     qwen_added: dict[str, int],
@@ -96,16 +94,16 @@ def test_each_id_of_the_text_knows_where_it_stands(
     tokenizer = Tokenizer.from_file(str(tiny_checkpoint / "tokenizer.json"))
     for i, start, end in zip(ids, starts, starts[1:], strict=False):
         piece = tokenizer.decode([i], skip_special_tokens=False)
-        assert piece == text[start:end] or "\ufffd" in piece  # a part of a character
+        assert piece == text[start:end] or "\ufffd" in piece  # part of a character
 
 
-def test_what_is_said_for_a_dropped_tag_moves_no_other_id(embedded: PromptBuilder) -> None:
+def test_dropped_tag_keeps_offsets_of_other_ids(embedded: PromptBuilder) -> None:
     text = "one<|emotion:awe|>two"
     prompt = embedded.build(text)
     assert prompt.text_starts == (0, 1, 2, 3, *range(18, 21), 21)
 
 
-def test_every_added_token_is_ordinary_text_at_every_place(
+def test_added_token_in_text_yields_no_control_id(
     qwen_like: PromptBuilder, qwen_added: dict[str, int]
 ) -> None:
     control = set(qwen_added.values())
@@ -116,14 +114,16 @@ def test_every_added_token_is_ordinary_text_at_every_place(
                 assert not control & set(ids), text
 
 
-def test_every_added_token_is_ordinary_text_to_the_embedded_voice(embedded: PromptBuilder) -> None:
+def test_added_token_in_text_yields_no_control_id_in_embedded_voice(
+    embedded: PromptBuilder,
+) -> None:
     control = set(added(EMBEDDED / "tokenizer.json").values())
     for token in added(EMBEDDED / "tokenizer.json"):
         for spelling in spellings(token):
             assert not control & set(spoken_ids(embedded, f"a {spelling} b"))
 
 
-def test_a_token_split_over_messages_is_text_in_each_of_them(
+def test_split_token_is_plain_text_in_both_parts(
     qwen_like: PromptBuilder, qwen_added: dict[str, int]
 ) -> None:
     control = set(qwen_added.values())
@@ -135,7 +135,7 @@ def test_a_token_split_over_messages_is_text_in_each_of_them(
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_no_mixture_of_pieces_makes_a_control_id(
+def test_mixed_token_fragments_yield_no_control_id(
     qwen_like: PromptBuilder, qwen_added: dict[str, int], data: st.DataObject
 ) -> None:
     names = sorted(set(qwen_added) - CONTROL_TAGS)
@@ -151,7 +151,7 @@ def test_no_mixture_of_pieces_makes_a_control_id(
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(max_size=40))
-def test_any_text_gives_a_prompt_or_one_of_two_errors(
+def test_any_text_yields_prompt_or_one_of_two_errors(
     qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
 ) -> None:
     for builder in (qwen_like, embedded):
@@ -164,7 +164,7 @@ def test_any_text_gives_a_prompt_or_one_of_two_errors(
 
 
 @pytest.mark.parametrize("tag", sorted(CONTROL_TAGS))
-def test_a_documented_tag_is_one_id_where_the_vocabulary_has_it(
+def test_documented_tag_is_one_id_if_in_vocabulary(
     qwen_like: PromptBuilder, qwen_added: dict[str, int], tag: str
 ) -> None:
     ids = spoken_ids(qwen_like, f"hello {tag}world")
@@ -173,13 +173,11 @@ def test_a_documented_tag_is_one_id_where_the_vocabulary_has_it(
 
 
 @pytest.mark.parametrize("tag", sorted(CONTROL_TAGS))
-def test_a_documented_tag_is_dropped_where_the_vocabulary_has_it_not(
-    embedded: PromptBuilder, tag: str
-) -> None:
+def test_documented_tag_is_dropped_if_not_in_vocabulary(embedded: PromptBuilder, tag: str) -> None:
     assert spoken_ids(embedded, f"hello{tag}world") == spoken_ids(embedded, "hello world")
 
 
-def test_there_are_43_tags() -> None:
+def test_control_tags_number_43_and_split_from_text() -> None:
     assert len(CONTROL_TAGS) == 43
     assert TAGS.split("a<|sfx:cough|>b<|sfx:none|>") == ["a", "<|sfx:cough|>", "b<|sfx:none|>"]
 
@@ -188,7 +186,7 @@ def test_there_are_43_tags() -> None:
     "almost", ["<|emotion:evil|>", "<|Emotion:anger|>", "<| emotion:anger|>", "<|emotion:anger|",
                "＜|emotion:anger|＞"],
 )  # fmt: skip
-def test_what_is_almost_a_tag_is_text(
+def test_malformed_tag_is_plain_text(
     qwen_like: PromptBuilder, qwen_added: dict[str, int], almost: str
 ) -> None:
     ids = spoken_ids(qwen_like, almost)
@@ -196,7 +194,7 @@ def test_what_is_almost_a_tag_is_text(
     assert not set(ids) & set(qwen_added.values())
 
 
-def test_dropping_a_tag_makes_no_new_tag(embedded: PromptBuilder, qwen_like: PromptBuilder) -> None:
+def test_dropped_tag_creates_no_new_tag(embedded: PromptBuilder, qwen_like: PromptBuilder) -> None:
     nested = "<|emo<|style:singing|>tion:anger|>"
     assert spoken_ids(embedded, nested) == spoken_ids(embedded, "<|emo tion:anger|>")
     assert spoken_ids(qwen_like, nested).count(spoken_ids(qwen_like, "<|style:singing|>a")[0]) == 1
@@ -205,7 +203,7 @@ def test_dropping_a_tag_makes_no_new_tag(embedded: PromptBuilder, qwen_like: Pro
 @pytest.mark.parametrize(
     "text", ["", " ", "\n\t", "...", "\u200b", "🙂🎉", "<|emotion:anger|>", "—"]
 )
-def test_text_with_nothing_to_say_is_refused(
+def test_text_without_speech_is_refused(
     qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
 ) -> None:
     for builder in (qwen_like, embedded):
@@ -215,7 +213,7 @@ def test_text_with_nothing_to_say_is_refused(
 
 
 @pytest.mark.parametrize("text", ["你好，世界", "مرحبا بالعالم", "こんにちは", "שלום"])
-def test_scripts_that_the_embedded_voice_has_not_are_refused_by_it_alone(
+def test_unsupported_script_is_refused_by_embedded_voice_only(
     qwen_like: PromptBuilder, embedded: PromptBuilder, text: str
 ) -> None:
     with pytest.raises(RequestError) as error:
@@ -224,31 +222,31 @@ def test_scripts_that_the_embedded_voice_has_not_are_refused_by_it_alone(
     assert spoken_ids(qwen_like, text)
 
 
-def test_a_sound_effect_speaks_by_itself(qwen_like: PromptBuilder) -> None:
+def test_sound_effect_alone_is_spoken(qwen_like: PromptBuilder) -> None:
     assert len(spoken_ids(qwen_like, "<|sfx:laughter|>")) == 1
 
 
-def test_text_that_is_not_unicode_is_refused(qwen_like: PromptBuilder) -> None:
+def test_text_with_lone_surrogate_is_refused(qwen_like: PromptBuilder) -> None:
     with pytest.raises(RequestError) as error:
         qwen_like.build("hello \ud800 world")
     assert error.value.code is ErrorCode.INVALID_TEXT
 
 
 @pytest.mark.parametrize("length", [1200, 10_000_000])
-def test_text_beyond_the_positions_is_refused(embedded: PromptBuilder, length: int) -> None:
+def test_text_beyond_max_positions_is_refused(embedded: PromptBuilder, length: int) -> None:
     with pytest.raises(RequestError) as error:
         embedded.build("a" * length)
     assert error.value.code is ErrorCode.TEXT_TOO_LONG
 
 
-def test_the_embedded_voice_reads_as_its_tokenizer_does(
+def test_embedded_prompt_ids_match_tokenizer(
     embedded: PromptBuilder, plain_words: Tokenizer
 ) -> None:
     text = "Hello, World! It's 42 % - o’clock, Café."
     assert list(spoken_ids(embedded, text)) == plain_words.encode(text).ids
 
 
-def test_a_voice_stands_before_the_text(
+def test_voice_clip_precedes_text_and_transcript_has_no_control_ids(
     qwen_like: PromptBuilder, qwen_added: dict[str, int]
 ) -> None:
     voice = random_voice(1)
@@ -275,14 +273,16 @@ def test_a_voice_stands_before_the_text(
     ],
     ids=["empty", "books", "flat", "code", "negative", "long"],
 )
-def test_a_voice_of_a_wrong_shape_is_refused(qwen_like: PromptBuilder, frames: np.ndarray) -> None:
+def test_voice_with_invalid_shape_or_codes_is_refused(
+    qwen_like: PromptBuilder, frames: np.ndarray
+) -> None:
     with pytest.raises(RequestError) as error:
         qwen_like.build("hello", ReferenceVoice(frames))
     assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
 
 
-def test_a_vocabulary_that_holds_a_control_string_cannot_smuggle_it(tmp_path: Path) -> None:
-    """Even a model vocabulary that maps ordinary text onto a control id is caught."""
+def test_vocabulary_entry_with_control_id_is_refused(tmp_path: Path) -> None:
+    """The vocabulary maps an ordinary word to a control id."""
     tiny.write_checkpoint(tmp_path)
     file = tmp_path / "tokenizer.json"
     layout = json.loads(file.read_text())
@@ -298,7 +298,7 @@ def test_a_vocabulary_that_holds_a_control_string_cannot_smuggle_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("lacking", ["<|tts|>", "<|text|>", "<|audio|>"])
-def test_a_tokenizer_without_the_control_ids_is_refused(tmp_path: Path, lacking: str) -> None:
+def test_tokenizer_without_control_token_is_refused(tmp_path: Path, lacking: str) -> None:
     tiny.write_checkpoint(tmp_path)
     file = tmp_path / "tokenizer.json"
     layout = json.loads(file.read_text())
@@ -309,19 +309,19 @@ def test_a_tokenizer_without_the_control_ids_is_refused(tmp_path: Path, lacking:
         checkpoint.prompt_builder(1024)
 
 
-def test_look_alikes_do_fold_to_the_real_thing() -> None:
-    """The danger that the tests above are about is there at all."""
+def test_full_width_token_folds_to_control_token() -> None:
+    """Full-width spellings are a real danger, as the tests above assume."""
     assert unicodedata.normalize("NFKC", "＜|audio|＞") == "<|audio|>"
 
 
-def test_a_delivery_is_spoken_with_and_moves_no_text(qwen_like: PromptBuilder) -> None:
+def test_delivery_tags_precede_text_without_moving_offsets(qwen_like: PromptBuilder) -> None:
     tags, text = "<|emotion:anger|><|prosody:speed_slow|>", "hello <|prosody:pause|>you"
     prompt, written = qwen_like.build(text, None, tags), qwen_like.build(tags + text)
     assert prompt.ids == written.ids
     assert prompt.text_starts == (0, 0, *qwen_like.build(text).text_starts)
 
 
-def test_the_delivery_tags_are_those_that_lead_a_turn(qwen_like: PromptBuilder) -> None:
+def test_delivery_tags_exclude_inline_tags(qwen_like: PromptBuilder) -> None:
     aspects = qwen_like.tag_set.delivery
     assert set(aspects.values()) == {"emotion", "style", "speed", "pitch", "expressive"}
     inline = CONTROL_TAGS - set(aspects)

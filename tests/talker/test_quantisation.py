@@ -1,4 +1,4 @@
-"""8 bits: what is asked of vLLM, what becomes of the weights, and a real engine that speaks so."""
+"""8-bit quantisation: vLLM's settings, rounding of weights, and a real quantised engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from talker.settings import TalkerSettings, check_preset, quantization_method
 KNOWN = frozenset({"fp8_per_channel"})
 
 
-def test_presets_name_vllms_methods() -> None:
+def test_presets_map_to_vllm_methods() -> None:
     assert quantization_method(TalkerSettings().quantization) is None
     assert quantization_method("fp8") == "fp8_per_channel"
     for preset in ("none", "int8"):
@@ -39,23 +39,23 @@ def test_presets_name_vllms_methods() -> None:
     ("capability", "methods", "words"),
     [(None, KNOWN, "needs a GPU"), (86, KNOWN, r"has 8\.6"), (90, frozenset(), "newer vLLM")],
 )
-def test_fp8_is_refused_where_it_cannot_run(
+def test_fp8_is_refused_on_unsupported_device_or_vllm(
     capability: int | None, methods: frozenset[str], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         check_preset("fp8", capability, methods)
 
 
-def test_fake_quantisation_rounds_as_computed_by_hand() -> None:
+def test_fake_quantisation_matches_rounding_by_hand() -> None:
     row = torch.tensor([[0.0, 1.0, -2.54, 0.011]])  # a step is 0.02
     assert torch.allclose(fake_int8(row), torch.tensor([[0.0, 1.0, -2.54, 0.02]]))
     assert torch.equal(fake_int8(torch.zeros(2, 3)), torch.zeros(2, 3))
-    # of 448 steps: e4m3 has 3 bits after the first, so 17 lies between 16 and 18
+    # the scale is 1; e4m3 has 3 mantissa bits, so 17.1 lies between 16 and 18
     assert fake_fp8(torch.tensor([[448.0, 17.1, -5.0]])).tolist() == [[448.0, 18.0, -5.0]]
 
 
-def test_the_loop_s_logits_are_what_it_draws_from(tiny_checkpoint: Path) -> None:
-    """Teacher-forced in one pass: the best codes are the rows that were said step by step."""
+def test_reference_logits_match_drawn_rows(tiny_checkpoint: Path) -> None:
+    """In one teacher-forced pass, the best codes are those that were drawn step by step."""
     ids = (1, 5, 9, 2, 40)
     talker = ReferenceTalker(tiny_checkpoint)
     rows = talker.speak(ids, 30).rows
@@ -68,7 +68,7 @@ def test_the_loop_s_logits_are_what_it_draws_from(tiny_checkpoint: Path) -> None
     assert torch.allclose(got.exp().sum(-1), torch.ones(len(got)))
 
 
-def test_coarser_rounding_changes_more(tiny_checkpoint: Path) -> None:
+def test_coarser_rounding_diverges_more(tiny_checkpoint: Path) -> None:
     spoken = [Spoken((1, 5, 9), ReferenceTalker(tiny_checkpoint).speak((1, 5, 9), 30).rows)]
     nothing = Scheme("nothing", lambda x: x, None)
     halves = Scheme("two steps", lambda x: fake_int8(x / 64).sign() * x.abs().mean(), None)
@@ -79,7 +79,7 @@ def test_coarser_rounding_changes_more(tiny_checkpoint: Path) -> None:
     assert int8.changed < coarse.changed
 
 
-def test_int8_weights_are_those_of_the_simulation() -> None:
+def test_int8_weights_match_simulation() -> None:
     quantise = pytest.importorskip("talker.quantisation").quantise
     weight = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
     weight[2] = 0
@@ -90,10 +90,10 @@ def test_int8_weights_are_those_of_the_simulation() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_an_int8_engine_says_what_the_simulation_says(tiny_checkpoint: Path) -> None:
+async def test_int8_engine_mostly_matches_simulation(tiny_checkpoint: Path) -> None:
     """oneDNN's INT8 through vLLM, against rounding by hand in a plain loop.
 
-    An input near the middle of two steps may be rounded either way, so a few streams may part.
+    An input about halfway between two steps may be rounded either way, so a few streams may differ.
     """
     if not torch.cpu._is_avx512_supported():
         pytest.skip("without VNNI oneDNN adds products in 16 bits, which saturate")
@@ -115,7 +115,7 @@ async def test_an_int8_engine_says_what_the_simulation_says(tiny_checkpoint: Pat
 
 
 @pytest.mark.slow
-async def test_fp8_fails_the_start_on_a_cpu_and_says_why(tiny_checkpoint: Path) -> None:
+async def test_fp8_start_on_cpu_fails_with_reason(tiny_checkpoint: Path) -> None:
     with pytest.raises(ChildFailed, match="'fp8' needs a GPU"):
         async with running(tiny_checkpoint, quantization="fp8"):
             pass

@@ -1,4 +1,4 @@
-"""Requests made into messages for the talker process, and what is refused before that."""
+"""``RequestBuilder``: messages for the talker process, and requests that are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def intake(checkpoint: Checkpoint) -> RequestBuilder:
 
 
 class Voices:
-    """One voice of all zeros, "zero"."""
+    """A single voice, "zero", whose codes are all 0."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._voice = ReferenceVoice(np.zeros((9, checkpoint.shape.num_codebooks), np.int16))
@@ -54,14 +54,14 @@ def asking(**more: Any) -> SpeechRequest:
 
 
 def clip(checkpoint: Checkpoint, frames: int = 5) -> Codes:
-    """Codes ``[K, T]`` that differ, the highest that there is among them."""
+    """Codes ``[K, T]``, all different, up to the highest code of a codebook."""
     shape = checkpoint.shape
     count = shape.num_codebooks * frames
     codes = (shape.codebook_size - count + np.arange(count)).astype(np.int16)
     return codes.reshape(shape.num_codebooks, frames)
 
 
-def test_frames_are_bounded_by_the_request_the_checkpoint_and_the_positions(
+def test_max_frames_is_bounded_by_request_checkpoint_and_positions(
     checkpoint: Checkpoint,
 ) -> None:
     few = dataclasses.replace(
@@ -74,21 +74,21 @@ def test_frames_are_bounded_by_the_request_the_checkpoint_and_the_positions(
 
 
 @pytest.mark.parametrize("asked", [0, -1, True, 1.5])
-def test_a_bound_on_frames_that_is_none_is_refused(intake: RequestBuilder, asked: Any) -> None:
+def test_max_frames_invalid_value_is_refused(intake: RequestBuilder, asked: Any) -> None:
     for refuse in (intake.check_options, lambda request: intake.message(request, 1)):
         with pytest.raises(RequestError) as error:
             refuse(asking(max_frames=asked))
         assert error.value.param == "max_frames"
 
 
-def test_a_scene_is_refused_by_a_family_that_has_no_place_for_it(intake: RequestBuilder) -> None:
+def test_scene_is_refused_by_family_without_scene_support(intake: RequestBuilder) -> None:
     for refuse in (intake.check_options, lambda request: intake.message(request, 1)):
         with pytest.raises(RequestError, match="Higgs Audio v3 takes no scene") as error:
             refuse(asking(scene="A quiet room."))
         assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, "scene")
 
 
-def test_a_scene_reaches_the_prompt_of_a_family_that_has_a_place_for_it(tmp_path: Path) -> None:
+def test_scene_reaches_prompt_of_family_with_scene_support(tmp_path: Path) -> None:
     opened = open_checkpoint(str(tiny_v2.write_checkpoint(tmp_path)))
     builder = RequestBuilder(opened, ROOM, None, {})
     scene = "A street at night."
@@ -101,19 +101,19 @@ def test_a_scene_reaches_the_prompt_of_a_family_that_has_a_place_for_it(tmp_path
     assert error.value.param == "scene"
 
 
-def test_a_seed_of_zero_is_a_seed_and_none_is_another_each_time(intake: RequestBuilder) -> None:
+def test_seed_zero_is_kept_and_missing_seed_is_random(intake: RequestBuilder) -> None:
     assert intake.message(asking(sampling=Sampling(seed=0)), 1).seed == 0
     assert len({intake.message(asking(), 1).seed for _ in range(8)}) == 8
 
 
-def test_options_are_checked_without_a_text(intake: RequestBuilder) -> None:
+def test_check_options_needs_no_text(intake: RequestBuilder) -> None:
     intake.check_options(SpeechRequest("r", "", "zero"))
     for wrong in (SpeechRequest("r", "", "nobody"), asking(sampling=Sampling(top_k=0))):
         with pytest.raises(RequestError):
             intake.check_options(wrong)
 
 
-def test_the_place_of_the_text_is_told_to_whom_it_is_asked_by(intake: RequestBuilder) -> None:
+def test_text_span_is_sent_only_for_word_timings(intake: RequestBuilder) -> None:
     assert intake.message(asking(voice="zero"), 1).text is None
     timed = intake.message(asking(voice="zero", word_timings=True), 1)
     assert timed.text is not None
@@ -123,7 +123,9 @@ def test_the_place_of_the_text_is_told_to_whom_it_is_asked_by(intake: RequestBui
     assert timed.ids[timed.text.at - 1 :] == intake.message(asking(), 1).ids[1:]
 
 
-def test_voices_are_known_by_name(checkpoint: Checkpoint, intake: RequestBuilder) -> None:
+def test_voice_name_becomes_clip_and_unknown_name_is_refused(
+    checkpoint: Checkpoint, intake: RequestBuilder
+) -> None:
     named, shape = intake.message(asking(voice="zero"), 1).clips, checkpoint.shape
     frames = np.zeros((9, shape.num_codebooks), np.int16)
     assert named == (VoiceRows(apply_delay(frames, shape.boc, shape.eoc).tobytes(), 2),)
@@ -134,9 +136,7 @@ def test_voices_are_known_by_name(checkpoint: Checkpoint, intake: RequestBuilder
         assert error.value.code is ErrorCode.UNKNOWN_VOICE
 
 
-def test_a_reference_is_spoken_with_whatever_the_voice(
-    checkpoint: Checkpoint, intake: RequestBuilder
-) -> None:
+def test_reference_overrides_voice(checkpoint: Checkpoint, intake: RequestBuilder) -> None:
     codes, shape = clip(checkpoint), checkpoint.shape
     said = intake.message(asking(voice="zero", reference=Reference(codes)), 1)
     (shown,) = said.clips
@@ -146,7 +146,7 @@ def test_a_reference_is_spoken_with_whatever_the_voice(
     assert len(with_text.ids) > len(said.ids)
 
 
-def test_several_references_are_refused_by_a_family_that_knows_one(
+def test_references_beyond_family_limit_are_refused(
     checkpoint: Checkpoint, intake: RequestBuilder
 ) -> None:
     one = Reference(clip(checkpoint))
@@ -157,7 +157,7 @@ def test_several_references_are_refused_by_a_family_that_knows_one(
 
 
 @pytest.mark.parametrize("wrong", ["a code too high", "no frames", "one codebook less", "flat"])
-def test_a_reference_of_another_model_is_refused(
+def test_reference_with_invalid_shape_or_codes_is_refused(
     checkpoint: Checkpoint, intake: RequestBuilder, wrong: str
 ) -> None:
     codes = clip(checkpoint)
@@ -170,7 +170,7 @@ def test_a_reference_of_another_model_is_refused(
     assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
 
 
-def test_what_goes_on_sends_the_utterance_from_its_text_mark_on(
+def test_continuation_sends_only_turn_ids_within_limit(
     checkpoint: Checkpoint, intake: RequestBuilder
 ) -> None:
     turn = intake.message(asking(), 1).ids[1:]

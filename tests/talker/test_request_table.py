@@ -1,4 +1,4 @@
-"""Requests in the talker process across pauses: what is known of each, and what is out of date."""
+"""``RequestTable``: the requests of a talker process, across pauses and in gathered rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ask(requests: RequestTable, handle: int, **changes: object) -> RequestState:
     return state
 
 
-def test_those_that_are_paused_are_not_worked_on(requests: RequestTable) -> None:
+def test_paused_requests_are_not_live(requests: RequestTable) -> None:
     for handle in (1, 2, 3):
         ask(requests, handle)
     requests.pause(2)
@@ -35,7 +35,7 @@ def test_those_that_are_paused_are_not_worked_on(requests: RequestTable) -> None
     assert (1 in requests, 2 in requests) == (False, True)
 
 
-def test_what_is_paused_is_paused_once_and_resumed_once(requests: RequestTable) -> None:
+def test_pause_and_resume_take_effect_once(requests: RequestTable) -> None:
     state = ask(requests, 1)
     assert requests.resume(1) is None
     assert requests.pause(1) is state
@@ -47,7 +47,7 @@ def test_what_is_paused_is_paused_once_and_resumed_once(requests: RequestTable) 
     assert (requests.pause(1), requests.resume(1)) == (None, None)
 
 
-def test_a_late_output_of_an_earlier_stretch_is_nobody_s(requests: RequestTable) -> None:
+def test_engine_id_is_invalid_after_pause_or_drop(requests: RequestTable) -> None:
     state = ask(requests, 1)
     first = state.engine_id
     assert requests.of(first) is state
@@ -59,7 +59,7 @@ def test_a_late_output_of_an_earlier_stretch_is_nobody_s(requests: RequestTable)
     assert requests.of(state.engine_id) is None
 
 
-def test_how_many_rows_at_a_time_outlives_a_pause(requests: RequestTable) -> None:
+def test_gather_size_survives_pause(requests: RequestTable) -> None:
     state = ask(requests, 1)
     requests.gather(1, 4)
     assert state.gathered == 4
@@ -67,17 +67,17 @@ def test_how_many_rows_at_a_time_outlives_a_pause(requests: RequestTable) -> Non
     requests.gather(1, 8)
     assert requests.resume(1) is state
     assert state.gathered == 8
-    requests.gather(2, 8)  # it has just ended, which is no error
+    requests.gather(2, 8)  # a request that has just ended is no error
 
 
-def test_the_core_with_the_fewest_at_work_gets_the_next(requests: RequestTable) -> None:
+def test_next_request_goes_to_least_busy_core(requests: RequestTable) -> None:
     assert [ask(requests, handle).core for handle in (1, 2, 3)] == [0, 1, 0]
     requests.pause(1)
     requests.pause(3)
     assert ask(requests, 4).core == 0
 
 
-def test_the_stop_id_is_no_frame_and_every_frame_is_one_less_to_make(
+def test_note_counts_frames_but_not_stop_id(
     requests: RequestTable,
 ) -> None:
     state = ask(requests, 1)
@@ -86,12 +86,12 @@ def test_the_stop_id_is_no_frame_and_every_frame_is_one_less_to_make(
     assert state.frames_left == 48
 
 
-def test_reference_rows_are_those_of_the_request(requests: RequestTable) -> None:
+def test_clips_are_those_of_request(requests: RequestTable) -> None:
     voice, earlier = VoiceRows(b"\0\0", 1), VoiceRows(b"\1\0", 2)
     assert ask(requests, 1, clips=(voice, earlier)).clips == (voice, earlier)
 
 
-def test_a_conversation_that_is_forgotten_between_two_utterances_is_not_gone_on_from(
+def test_forgotten_conversation_is_not_continued(
     requests: RequestTable,
 ) -> None:
     requests.note(ask(requests, 1, conversation=6), [FRAME_BASE])
@@ -101,7 +101,7 @@ def test_a_conversation_that_is_forgotten_between_two_utterances_is_not_gone_on_
 
 
 class Rows:
-    """Makes rows of a request one by one, and keeps how many came of them at a time."""
+    """Makes the rows of a request and records how many are delivered at a time."""
 
     def __init__(self, requests: RequestTable, handle: int = 1) -> None:
         self.requests, self._handle, self._made = requests, handle, 0
@@ -109,7 +109,7 @@ class Rows:
         self._state = ask(requests, handle)
 
     def make(self, count: int = 1, finish: str = "", together: int = 1) -> None:
-        """So many times ``together`` rows in one piece."""
+        """Make ``count`` pieces of ``together`` rows each."""
         for _ in range(count):
             made = np.arange(self._made, self._made + together)
             self.requests.note(self._state, (FRAME_BASE + made).tolist())
@@ -124,25 +124,25 @@ class Rows:
 
     @property
     def sizes(self) -> list[int]:
-        """How many came at a time; all of them came, in order."""
+        """Rows per delivery; asserts that all rows came in order."""
         rows = np.frombuffer(b"".join(new.rows for new in self.heard), np.int16)
         spoken = np.frombuffer(b"".join(new.spoken for new in self.heard), np.float32)
         assert rows.tolist() == spoken.tolist() == list(range(len(rows)))
         return [len(new.rows) // 2 for new in self.heard]
 
 
-def test_rows_come_as_many_at_a_time_as_were_asked_for(requests: RequestTable) -> None:
+def test_gather_delivers_requested_number_of_rows(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.make(3)
     rows.want(4)
     rows.make(8)
     assert rows.sizes == [1, 1, 1, 4, 4]
-    rows.want(1)  # none is held back: at once
+    rows.want(1)  # takes effect at once, because no row is held back
     rows.make(2)
     assert rows.sizes == [1, 1, 1, 4, 4, 1, 1]
 
 
-def test_rows_that_come_in_one_piece_count_as_rows(requests: RequestTable) -> None:
+def test_gather_counts_rows_not_pieces(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.want(4)
     rows.make(2, together=3)
@@ -150,7 +150,7 @@ def test_rows_that_come_in_one_piece_count_as_rows(requests: RequestTable) -> No
     assert rows.sizes == [6, 5]
 
 
-def test_what_is_held_back_comes_with_the_next_and_then_singly(requests: RequestTable) -> None:
+def test_held_rows_come_with_next_row_after_gather_of_one(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.make()
     rows.want(8)
@@ -161,7 +161,7 @@ def test_what_is_held_back_comes_with_the_next_and_then_singly(requests: Request
     assert rows.sizes == [1, 6, 1, 1, 1]
 
 
-def test_who_changes_his_mind_gets_the_last_that_was_asked_for(requests: RequestTable) -> None:
+def test_gather_applies_latest_size(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.make()
     for wanted in (8, 1, 4):
@@ -171,7 +171,7 @@ def test_who_changes_his_mind_gets_the_last_that_was_asked_for(requests: Request
     assert rows.sizes == [1, 4, 4, 4, 4]
 
 
-def test_rows_at_a_time_of_one_request_change_no_other(requests: RequestTable) -> None:
+def test_gather_affects_no_other_request(requests: RequestTable) -> None:
     one, other = Rows(requests, 1), Rows(requests, 2)
     one.want(3)
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_rows_at_a_time_of_one_request_change_no_other(requests: RequestTable) -
     assert (one.sizes, other.sizes) == ([3], [1, 1, 1])
 
 
-def test_the_last_rows_come_when_the_request_ends(requests: RequestTable) -> None:
+def test_held_rows_are_delivered_at_end(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.want(3)
     rows.make(7)
@@ -188,10 +188,10 @@ def test_the_last_rows_come_when_the_request_ends(requests: RequestTable) -> Non
     assert rows.sizes == [3, 3, 2]
     assert [new.finish for new in rows.heard] == ["", "", "stop"]
     assert 1 not in requests
-    rows.want(4)  # it has ended, which is no error
+    rows.want(4)  # a request that has ended is no error
 
 
-def test_a_paused_request_leaves_nothing_held_back(requests: RequestTable) -> None:
+def test_paused_request_releases_held_rows(requests: RequestTable) -> None:
     rows = Rows(requests)
     rows.want(8)
     rows.make(3)

@@ -1,4 +1,4 @@
-"""The codes' table as a head: codebooks that say nothing are not multiplied."""
+"""``RowEmbedding`` as the output head: trailing silent codebooks are left out of the product."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from talker.frames import RowEmbedding
 
 
 class Multiplied(TorchFunctionMode):
-    """Counts the rows of each matrix that ``linear`` is given."""
+    """Record the number of rows of each matrix that is passed to ``linear``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Multiplied(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(("silent", "read"), [((), 40), ((2, 3), 20), ((1,), 40), (range(4), 0)])
-def test_logits_are_those_of_the_whole_table(silent: tuple[int, ...], read: int) -> None:
+def test_logits_skip_trailing_silent_codebooks(silent: tuple[int, ...], read: int) -> None:
     torch.manual_seed(1)
     table = RowEmbedding(4, 10, 16)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_logits_are_those_of_the_whole_table(silent: tuple[int, ...], read: int)
             table.weight[10 * book : 10 * (book + 1)] = 0
     hidden = torch.randn(3, 16)
     plain = functional.linear(hidden, table.weight)
-    assert torch.equal(table.logits(hidden), plain)  # before anything is known of the weights
+    assert torch.equal(table.logits(hidden), plain)  # before the silent rows are known
     table.find_silent_rows()
     with Multiplied() as seen:
         assert torch.equal(table.logits(hidden), plain)

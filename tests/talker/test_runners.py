@@ -1,4 +1,4 @@
-"""The model runs under the two runners it was built for, and under no other."""
+"""The vLLM runners that the model was built for, and the refusal of all others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from talker.vllm_setup import V1_WORKER, refuse_other_runners
 
 
 class OtherWorker:
-    """Some other V1 worker."""
+    """A V1 worker that is not ours."""
 
 
 def config(worker: object, *, v2: bool = False, stages: int = 1) -> SimpleNamespace:
@@ -21,12 +21,12 @@ def config(worker: object, *, v2: bool = False, stages: int = 1) -> SimpleNamesp
 @pytest.mark.parametrize(
     ("worker", "v2"), [(V1_WORKER, False), ("auto", True), (OtherWorker, True)]
 )
-def test_refuse_other_runners_accepts_both_of_ours(worker: object, v2: bool) -> None:
+def test_refuse_other_runners_accepts_both_supported_runners(worker: object, v2: bool) -> None:
     refuse_other_runners(config(worker, v2=v2))
 
 
 @pytest.mark.parametrize("worker", ["auto", "vllm.v1.worker.cpu_worker.CPUWorker", OtherWorker])
-def test_v1_with_its_own_sampler_is_refused(worker: object) -> None:
+def test_v1_runner_without_talkwire_worker_is_refused(worker: object) -> None:
     with pytest.raises(ValueError, match=V1_WORKER):
         refuse_other_runners(config(worker))
 

@@ -1,4 +1,4 @@
-"""The batched sampler against a state machine written out for one request."""
+"""The batched sampler and the frame table, against the rules for a single request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sampler(slots: int = 64) -> DelayedRowSampler:
 
 
 def logits_for(rows: list[list[int]]) -> torch.Tensor:
-    """Logits whose best codes are ``rows``; EOC comes next in every codebook, then BOC, then 0."""
+    """Logits whose best codes are ``rows``, followed by EOC, BOC and 0 in every codebook."""
     logits = torch.zeros(len(rows), BOOKS, CODES)
     logits[..., EOC], logits[..., BOC], logits[..., 0] = 5.0, 4.0, 3.0
     for at, row in enumerate(rows):
@@ -56,7 +56,7 @@ def step(
 
 
 def expected(wanted: list[list[int]]) -> list[list[int]]:
-    """The delay rules for one request, by hand: rows until the stop."""
+    """Rows of one request by the delay rules, until its stop."""
     out: list[list[int]] = []
     eoc_at = None
     for at, row in enumerate(wanted):
@@ -67,7 +67,7 @@ def expected(wanted: list[list[int]]) -> list[list[int]]:
             elif book > at:
                 code = BOC
             elif code in (BOC, EOC):
-                code = EOC if book == 0 else 0  # masked: the next best that may be said
+                code = EOC if book == 0 else 0  # masked: the next best allowed code
             made.append(code)
         if eoc_at is None and made[0] == EOC:
             eoc_at = at
@@ -87,7 +87,7 @@ def expected(wanted: list[list[int]]) -> list[list[int]]:
         min_size=1, max_size=3,
     )
 )  # fmt: skip
-def test_every_stream_of_a_batch_follows_the_delay_rules(streams: list[list[list[int]]]) -> None:
+def test_sampler_applies_delay_rules_to_each_stream(streams: list[list[list[int]]]) -> None:
     rows = sampler()
     last = torch.full((len(streams),), TEXT_ID)
     wanted = [expected(stream) for stream in streams]
@@ -99,11 +99,11 @@ def test_every_stream_of_a_batch_follows_the_delay_rules(streams: list[list[list
                 assert real[number] == stream[at]
                 ends = at >= BOOKS - 1 and stream[at - BOOKS + 1][0] == EOC
                 assert (int(ids[number]) == STOP) == ends
-        last = torch.where(ids == STOP, TEXT_ID, ids)  # a new request takes the place
+        last = torch.where(ids == STOP, TEXT_ID, ids)  # a new request takes the free place
 
 
-def test_rows_end_as_those_do_that_the_embedded_voice_has_learned() -> None:
-    """With a code, not EOC, where each codebook after the first has no frame any more."""
+def test_stream_end_matches_training_rows_of_embedded_voice() -> None:
+    """In the row after its last frame, each codebook but the first has a code and not yet EOC."""
     frames, books, boc, eoc = 3, 8, 1024, 1025
     said = Utterance("abc", np.full((frames, books), 5), np.arange(frames, dtype=np.float32))
     random = np.random.default_rng(0)
@@ -121,7 +121,7 @@ def test_rows_end_as_those_do_that_the_embedded_voice_has_learned() -> None:
         assert np.array_equal(made[made >= boc], wanted[wanted >= boc])
 
 
-def test_ids_are_new_in_every_step_and_wrap_before_int32_does() -> None:
+def test_frame_ids_increase_and_wrap_before_int32_limit() -> None:
     rows = sampler()
     rows.counter.fill_(FRAME_SPAN - 2)
     ids, _ = step(rows, [[1, 1, 1, 1]] * 2, torch.full((2,), TEXT_ID))
@@ -131,7 +131,7 @@ def test_ids_are_new_in_every_step_and_wrap_before_int32_does() -> None:
     assert FRAME_BASE + FRAME_SPAN < 2**31
 
 
-def test_a_lost_request_gets_the_lost_row_and_the_stop_id_alone() -> None:
+def test_lost_request_gets_lost_row_and_stop_id() -> None:
     rows = sampler()
     lost = torch.tensor([False, True])
     ids, codes = rows.step(
@@ -144,7 +144,7 @@ def test_a_lost_request_gets_the_lost_row_and_the_stop_id_alone() -> None:
     assert len(set(codes[1].tolist())) == BOOKS, "the channel may be a dictionary by code"
 
 
-def test_a_slot_that_was_written_over_is_stale() -> None:
+def test_overwritten_slot_is_stale() -> None:
     table = FrameTable(8, BOOKS)
     for counter in range(9):
         table.write(torch.tensor([counter]), torch.full((1, BOOKS), counter), NO_STATES)
@@ -153,19 +153,19 @@ def test_a_slot_that_was_written_over_is_stale() -> None:
     assert found.codes[2:, 0].tolist() == [1, 8]
 
 
-def test_a_slot_that_was_never_written_is_stale() -> None:
+def test_unwritten_slot_is_stale() -> None:
     found = FrameTable(8, BOOKS).look_up(torch.tensor([FRAME_BASE, FRAME_BASE + 8, TEXT_ID]))
     assert found.is_stale.tolist() == [True, True, False]
 
 
-def test_epochs_fit_their_column_to_the_last_id() -> None:
+def test_epoch_of_last_id_fits_column() -> None:
     table = FrameTable(1 << 16, BOOKS)
     table.write(torch.tensor([FRAME_SPAN - 1]), torch.ones(1, BOOKS).long(), NO_STATES)
     last = torch.tensor([FRAME_SPAN - 1 + FRAME_BASE], dtype=torch.int32)
     assert not table.look_up(last).is_stale.any()
 
 
-def test_states_are_those_of_the_rows_and_zeros_for_text() -> None:
+def test_states_follow_rows_and_are_zero_for_text() -> None:
     table = FrameTable(8, BOOKS)
     table.write(torch.tensor([21, 22]), torch.ones(2, BOOKS).long(), torch.tensor([[1, 0], [4, 2]]))
     ids = torch.tensor([TEXT_ID, FRAME_BASE + 22, FRAME_BASE + 21, FRAME_BASE - 1])
@@ -173,7 +173,7 @@ def test_states_are_those_of_the_rows_and_zeros_for_text() -> None:
         assert table.states(ids.to(kind)).tolist() == [[0, 0], [4, 2], [1, 0], [0, 0]]
 
 
-def test_a_ring_that_goes_round_in_the_middle_of_a_step_forgets_nothing_new() -> None:
+def test_ring_wraparound_within_step_keeps_newest_rows() -> None:
     rows, last = sampler(slots=8), torch.full((3,), TEXT_ID)
     seen: list[int] = []
     for number in range(7):
@@ -187,8 +187,8 @@ def test_a_ring_that_goes_round_in_the_middle_of_a_step_forgets_nothing_new() ->
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_step_needs_no_number_from_the_device(batch: int, mixed: bool) -> None:
-    """Fake tensors have shapes and no values: whatever looks at a value raises."""
+def test_sampler_step_reads_no_value_from_device(batch: int, mixed: bool) -> None:
+    """Fake tensors have shapes but no values: reading a value raises."""
     with FakeTensorMode():
         rows = sampler()
         ones = torch.ones(batch)
@@ -201,7 +201,7 @@ def test_a_step_needs_no_number_from_the_device(batch: int, mixed: bool) -> None
     assert codes.dtype == torch.int32
 
 
-def test_lost_requests_are_those_whose_own_tokens_are_stale() -> None:
+def test_lost_requests_are_those_with_stale_tokens() -> None:
     stale = torch.tensor([0, 0, 1, 0, 0, 1, 1, 0]).bool()
     ends = torch.tensor([0, 2, 5, 6, 8])
     assert lost_requests(stale, ends).tolist() == [False, True, True, True]
@@ -209,7 +209,7 @@ def test_lost_requests_are_those_whose_own_tokens_are_stale() -> None:
 
 
 @pytest.mark.parametrize(("seqs", "frames"), [(1, 1), (16, 2048), (3, 100)])
-def test_the_table_is_a_power_of_two_and_eight_times_what_can_live(seqs: int, frames: int) -> None:
+def test_table_size_is_power_of_two_and_eight_times_live_frames(seqs: int, frames: int) -> None:
     slots = slots_for(seqs, frames)
     assert slots & (slots - 1) == 0
     assert 8 * seqs * frames <= slots < 16 * seqs * frames
@@ -217,7 +217,7 @@ def test_the_table_is_a_power_of_two_and_eight_times_what_can_live(seqs: int, fr
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), position=st.integers(0, 40_000), code=st.integers(0, 1025))
-def test_noise_equals_the_oracle_s_own_and_is_finite(seed: int, position: int, code: int) -> None:
+def test_noise_matches_oracle_and_is_finite(seed: int, position: int, code: int) -> None:
     codes = torch.full((1, 8, 1), code)
     books = torch.arange(1, 9)
     noise = log_uniform(torch.tensor([seed]), torch.tensor([position]), books, codes)[0, :, 0]
@@ -227,15 +227,15 @@ def test_noise_equals_the_oracle_s_own_and_is_finite(seed: int, position: int, c
     assert (noise < 0).all()
 
 
-def test_the_largest_uniform_stays_below_one() -> None:
-    """With one bit more it would be 1 in float32, and its noise infinite."""
+def test_largest_uniform_is_below_one() -> None:
+    """With one more bit it would be 1 in float32, and its noise infinite."""
     top = (1 << NOISE_BITS) - 1
     assert np.float32(top + 0.5) * np.float32(2.0**-NOISE_BITS) < 1
     assert np.float32((top * 2 + 1) + 0.5) * np.float32(2.0 ** -(NOISE_BITS + 1)) == 1
 
 
-def test_draws_follow_the_odds() -> None:
-    """Gumbel-max over many positions gives softmax's shares."""
+def test_draws_follow_softmax_probabilities() -> None:
+    """Gumbel-max over many positions reproduces the softmax probabilities."""
     count = 20_000
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(count, 1, 4).contiguous()
     ones = torch.ones(count)
@@ -248,11 +248,11 @@ def test_draws_follow_the_odds() -> None:
 @pytest.mark.parametrize(
     ("top_k", "top_p", "kept"), [(2, 1.0, {0, 1}), (4, 0.6, {0}), (4, 0.7, {0, 1})]
 )
-def test_top_k_and_top_p_leave_the_likeliest(top_k: int, top_p: float, kept: set[int]) -> None:
+def test_top_k_and_top_p_keep_most_likely_codes(top_k: int, top_p: float, kept: set[int]) -> None:
     count = 5_000
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(count, 1, 4).contiguous()
     ones = torch.ones(count)
-    # one greedy row of another width: each row keeps its own parameters
+    # one greedy row of another width shows that each row keeps its own parameters
     wide = torch.full((count,), top_k)
     wide[0] = 1
     draw = Draw(ones, wide, ones * top_p, ones.long() * 5, 4, False)
@@ -262,7 +262,7 @@ def test_top_k_and_top_p_leave_the_likeliest(top_k: int, top_p: float, kept: set
 
 
 def _slow_choice(logits: np.ndarray, position: int, book: int, draw: tuple) -> tuple[int, float]:
-    """One code by the definition, in float64, and by how much it won."""
+    """One code by the definition, in float64, and its lead over the second best."""
     temperature, top_k, top_p, seed = draw
     order = sorted(range(len(logits)), key=lambda code: -logits[code])[:top_k]
     heat = np.array([logits[code] for code in order], np.float64) / temperature
@@ -280,7 +280,7 @@ def _slow_choice(logits: np.ndarray, position: int, book: int, draw: tuple) -> t
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_choices_equal_the_definition(data: st.DataObject) -> None:
+def test_choose_codes_matches_definition(data: st.DataObject) -> None:
     """Mixed batches: each row with its own temperature, top_k, top_p, seed and position."""
     one = st.tuples(
         st.floats(0.05, 2.0), st.integers(1, 12), st.floats(0.3, 1.0), st.integers(0, 2**63 - 1)
@@ -304,7 +304,7 @@ def test_choices_equal_the_definition(data: st.DataObject) -> None:
 
 
 def _is_clear(logits: np.ndarray, draw: tuple) -> bool:
-    """Whether float32 cannot put another code on the other side of top_p."""
+    """Whether float32 rounding cannot move a code across the top_p threshold."""
     heat = np.sort(logits.astype(np.float64) / draw[0])[::-1][: draw[1]]
     odds = np.exp(heat - heat[0])
     before = np.cumsum(odds / odds.sum()) - odds / odds.sum()

@@ -1,4 +1,4 @@
-"""Sampling parameters: what cannot work is refused by name, the rest is complete."""
+"""Sampling parameters: defaults, bounds, and errors that name the parameter."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def resolve(**asked: Any) -> ResolvedSampling:
     return resolve_sampling(Sampling(**asked), DEFAULTS, 1024)
 
 
-def test_what_is_not_asked_is_the_checkpoint_s() -> None:
+def test_sampling_defaults_come_from_checkpoint() -> None:
     assert resolve() == ResolvedSampling(0.7, 0.9, 40, None)
     assert resolve(top_p=0.5) == ResolvedSampling(0.7, 0.5, 40, None)
     assert resolve(seed=0, temperature=0) == ResolvedSampling(0.0, 0.9, 40, 0)
 
 
-def test_the_default_top_k_is_never_wider_than_a_codebook() -> None:
+def test_top_k_default_is_capped_at_codebook_size() -> None:
     assert resolve_sampling(Sampling(), SamplingDefaults(top_k=5000), 1024).top_k == 1024
 
 
@@ -40,7 +40,7 @@ def test_the_default_top_k_is_never_wider_than_a_codebook() -> None:
         ("seed", -1), ("seed", MAX_SEED + 1), ("seed", 1.0), ("seed", False), ("seed", math.nan),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+def test_sampling_invalid_value_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(RequestError) as error:
         resolve(**{name: value})
     assert error.value.code is ErrorCode.INVALID_PARAMETER
@@ -61,7 +61,7 @@ WATCHED = SamplingDefaults(ras_win_len=7, ras_max_repeat=2, ras_longest=16)
         ({"ras_win_len": 1}, 1, 1),
     ],
 )
-def test_repetition_is_the_checkpoint_s_unless_asked(
+def test_ras_request_overrides_checkpoint_defaults(
     asked: dict[str, Any], window: int, repeats: int
 ) -> None:
     resolved = resolve_sampling(Sampling(**asked), WATCHED, 1024)
@@ -79,9 +79,7 @@ def test_repetition_is_the_checkpoint_s_unless_asked(
         ({"ras_max_repeat": 1, "ras_win_len": 0}, "which is 0"),
     ],
 )
-def test_repetition_that_cannot_work_is_refused_by_name(
-    asked: dict[str, Any], allowed: str
-) -> None:
+def test_ras_invalid_value_is_refused_by_name(asked: dict[str, Any], allowed: str) -> None:
     with pytest.raises(RequestError, match=allowed) as error:
         resolve_sampling(Sampling(**asked), WATCHED, 1024)
     assert error.value.code is ErrorCode.INVALID_PARAMETER
@@ -89,7 +87,7 @@ def test_repetition_that_cannot_work_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", ["ras_win_len", "ras_max_repeat"])
-def test_repetition_is_refused_by_a_model_that_does_not_watch_it(name: str) -> None:
+def test_ras_is_refused_by_model_without_ras(name: str) -> None:
     with pytest.raises(RequestError, match=name) as error:
         resolve(**{name: 1})
     assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, f"sampling.{name}")

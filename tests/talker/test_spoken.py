@@ -1,8 +1,8 @@
-"""Real talker processes against the plain loop: where in its text each row is.
+"""Word timings of real talker processes against a plain loop: the place in the text of each row.
 
-The heads watched in the tiny random checkpoint look anywhere, so what is compared is the
-attention itself. Each way in which a text's keys may come to be where they are looked for
-has its case: cached prefixes, prompts in chunks, preempted and paused requests.
+The alignment heads of the tiny random checkpoint attend anywhere, so the attention itself is
+compared. Each source of a text's keys has its test: cached prefixes, chunked prefill, preempted
+and paused requests.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ Places = np.ndarray
 
 @dataclass
 class Reading:
-    """What the plain loop makes of a request: its rows, and each row's place among the ids of
-    the text; ``sure`` where the most looked at id is so by more than rounding.
+    """The plain loop's rows of a request, and the place in the text of each.
+
+    ``sure`` marks rows whose most attended id leads by more than rounding.
     """
 
     rows: np.ndarray
@@ -61,7 +62,7 @@ class Oracle:
         return self._reading(prompt, prompt.ids, number)
 
     def read_after(self, number: int) -> tuple[int, Reading]:
-        """The number of a text that comes to its end, and the reading of another after it."""
+        """The number of a text whose speech ends, and the reading of ``number`` after it."""
         prompt = self._prompts.build(text(number))
         for first in itertools.count(number + 1):
             before = self._prompts.build(text(first)).ids
@@ -78,7 +79,7 @@ class Oracle:
     ) -> Reading:  # fmt: skip
         clips = [*prompt.clips, *said]
         spoken = self._talker.speak(ids, MAX_ROWS, Chance(number), clips, HEADS_TO_WATCH)
-        # the text stands just before the last id, whatever is before it
+        # the text ends just before the last id
         count = len(prompt.text_starts) - 1
         looks = spoken.looks[:, :, -1 - count : -1]
         looks = (looks / looks.sum(2, keepdims=True)).mean(1)
@@ -140,7 +141,7 @@ async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProces
         yield started
 
 
-async def test_each_row_knows_its_place_beside_streams_that_do_not_ask(
+async def test_word_timings_match_oracle_beside_untimed_streams(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     assert engine.has_word_timings
@@ -151,7 +152,7 @@ async def test_each_row_knows_its_place_beside_streams_that_do_not_ask(
     assert all(heard[i][1] is None for i in numbers if i % 3 == 0)
 
 
-async def test_a_text_that_goes_on_is_found_after_what_was_said_before(
+async def test_word_timings_of_continued_utterance_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     first, wanted = oracle.read_after(30)
@@ -163,10 +164,10 @@ async def test_a_text_that_goes_on_is_found_after_what_was_said_before(
     check_one(wanted, np.concatenate([piece.rows for piece in pieces]), places)
 
 
-async def test_keys_of_a_cached_prefix_are_found(
+async def test_word_timings_with_cached_prefix_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
-    """Those who did not ask have filled the cache for those who do."""
+    """A request without word timings has filled the cache."""
     await hear(engine, 27, timings=False)
     hits = engine.last_step.cached
     heard = await asyncio.gather(*(hear(engine, 27) for _ in range(3)))
@@ -174,7 +175,7 @@ async def test_keys_of_a_cached_prefix_are_found(
     check(oracle, heard, [27] * 3)
 
 
-async def test_the_text_is_found_behind_a_reference_voice(
+async def test_word_timings_with_reference_voice_match_oracle(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
     for voice in ("alto", "bass"):
@@ -182,9 +183,7 @@ async def test_the_text_is_found_behind_a_reference_voice(
         check_one(oracle.read(5, voice), rows, places)
 
 
-async def test_paused_requests_go_on_with_their_places(
-    engine: TalkerProcessEngine, oracle: Oracle
-) -> None:
+async def test_word_timings_survive_pause(engine: TalkerProcessEngine, oracle: Oracle) -> None:
     streams = {i: engine.generate(request_of(i)) for i in range(3)}
     heard: dict[int, list[tuple[np.ndarray, Places | None]]] = {i: [] for i in streams}
     pauses = 0
@@ -206,7 +205,7 @@ async def test_paused_requests_go_on_with_their_places(
     await idle(engine)
 
 
-async def test_preempted_requests_go_on_with_their_places(
+async def test_word_timings_survive_preemption(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
@@ -215,7 +214,7 @@ async def test_preempted_requests_go_on_with_their_places(
         check(oracle, heard, range(16))
 
 
-async def test_prompts_in_chunks_leave_their_keys_behind(
+async def test_word_timings_with_chunked_prefill_match_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     small = {"max_batched_positions": 24, "max_num_seqs": 8}
@@ -225,7 +224,9 @@ async def test_prompts_in_chunks_leave_their_keys_behind(
 
 
 @pytest.mark.skipif(RUNNER != "v1", reason="compiles for a CPU")
-async def test_compiled_models_are_tapped_too(tiny_checkpoint: Path, oracle: Oracle) -> None:
+async def test_word_timings_with_compiled_model_match_oracle(
+    tiny_checkpoint: Path, oracle: Oracle
+) -> None:
     async with running(tiny_checkpoint, engine="inprocess", compile="on") as engine:
         heard = await asyncio.gather(*(hear(engine, i) for i in range(4)))
         check(oracle, heard, range(4))

@@ -1,6 +1,6 @@
-"""The step's Triton kernels, in Triton's interpreter, against the PyTorch form code by code.
+"""The Triton step kernels, in Triton's interpreter, against the PyTorch sampler code by code.
 
-They need Triton, which is not in the project's own environment: ``make test-v2`` runs them.
+They need Triton, which is not in the project's environment: ``make test-v2`` runs them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from talker.step_kernels import StepInputs, StepKernels, embed
 
 BOOKS, WIDTH, STOP, TEXT_ID = 8, 70, 3, 7
 BOC, EOC = WIDTH - 2, WIDTH - 1
-#: Requests that the runner has room for.
+#: Request slots of the runner.
 SLOTS = 3
 
 
@@ -34,7 +34,7 @@ def sampler(ring: int, width: int = WIDTH, end_books: int = 1) -> DelayedRowSamp
 
 
 def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH) -> Draw:
-    """Greedy rows among rows of all kinds of sampling."""
+    """Random sampling parameters for each row; some rows are greedy."""
     top_k = torch.randint(1, width + 5, (batch,), generator=rng)
     top_k[torch.rand(batch, generator=rng) < 0.3] = 1
     top_p = torch.rand(batch, generator=rng) * 0.9 + 0.1
@@ -51,14 +51,14 @@ def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH) -> Draw:
 
 @dataclass
 class Batch:
-    """What both forms are given in one step."""
+    """The input of both implementations in one step."""
 
     inputs: StepInputs
     draw: Draw
     logits: Tensor
 
     def torch_form(self, rows: DelayedRowSampler, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The definition's ids, codes and rows sampled; keeps ``lost`` up to date."""
+        """The PyTorch sampler's ids, codes and numbers of sampled rows; updates ``lost``."""
         given = self.inputs
         slots = given.slots.long()
         now = lost_requests(given.stale, given.ends.long()) | lost[slots]
@@ -72,7 +72,7 @@ class Batch:
 
 @dataclass
 class Streams:
-    """Requests that go on from step to step, some of them replaced, some mid-prompt."""
+    """Requests over several steps; some are replaced, some are in the middle of a prompt."""
 
     rng: torch.Generator
     last: Tensor = field(default_factory=lambda: torch.full((SLOTS,), TEXT_ID))
@@ -106,7 +106,7 @@ class Streams:
         )
 
     def follow(self, slots: Tensor, ids: Tensor) -> None:
-        """The ids come back as inputs; where a stream has ended a new one takes its place."""
+        """Feed the ids back as inputs; a new stream takes the place of one that has ended."""
         self.last[slots.long()] = torch.where(ids == STOP, TEXT_ID, ids)
 
 
@@ -116,9 +116,7 @@ def assert_same(ours: DelayedRowSampler, theirs: DelayedRowSampler) -> None:
 
 
 @pytest.mark.parametrize(("seed", "end_books"), [(0, 1), (1, 1), (2, 1), (3, BOOKS), (4, 3)])
-def test_kernels_equal_the_torch_form_through_ramps_and_the_ring_s_wrap(
-    seed: int, end_books: int
-) -> None:
+def test_kernels_match_torch_through_ramps_and_ring_wraparound(seed: int, end_books: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     ours, theirs = (sampler(16, end_books=end_books) for _ in range(2))
     streams = Streams(rng)
@@ -139,7 +137,7 @@ def test_kernels_equal_the_torch_form_through_ramps_and_the_ring_s_wrap(
     assert ended, "a ramp out was in it"
 
 
-def test_a_program_for_each_codebook_draws_the_same() -> None:
+def test_kernels_with_program_per_codebook_match_torch() -> None:
     rng = torch.Generator().manual_seed(0)
     ours, theirs, streams = sampler(64), sampler(64), Streams(rng)
     kernels, lost = StepKernels(ours, SLOTS, 1), torch.zeros(SLOTS, dtype=torch.bool)
@@ -152,7 +150,7 @@ def test_a_program_for_each_codebook_draws_the_same() -> None:
         streams.follow(batch.inputs.slots, ids)
 
 
-def test_kernels_lose_a_request_at_a_stale_frame_and_for_good() -> None:
+def test_kernels_lose_request_permanently_at_stale_frame() -> None:
     rng = torch.Generator().manual_seed(7)
     ours, theirs, streams = sampler(1024), sampler(1024), Streams(rng)
     kernels, lost, slots_lost = StepKernels(ours, SLOTS, 8), None, torch.zeros(SLOTS).bool()
@@ -168,8 +166,8 @@ def test_kernels_lose_a_request_at_a_stale_frame_and_for_good() -> None:
     assert 0 < int(slots_lost.sum()) < SLOTS
 
 
-def test_kernels_look_at_every_token_of_a_long_prompt() -> None:
-    """More tokens than are looked at together, with the one stale mark among the last."""
+def test_kernels_check_every_token_of_long_prompt() -> None:
+    """The prompts exceed one block of tokens, and the only stale token is among the last."""
     rows, tokens = sampler(64), 700
     stale = torch.zeros(tokens, dtype=torch.bool)
     stale[651] = True
@@ -192,7 +190,7 @@ def test_kernels_look_at_every_token_of_a_long_prompt() -> None:
     assert given.lost.tolist() == [at == 2 for at in range(SLOTS)]
 
 
-def test_kernels_count_from_zero_before_an_id_would_leave_int32() -> None:
+def test_kernels_reset_counter_before_int32_limit() -> None:
     rng = torch.Generator().manual_seed(3)
     ours, theirs = sampler(64), sampler(64)
     kernels, lost = StepKernels(ours, SLOTS, 8), torch.zeros(SLOTS, dtype=torch.bool)
@@ -209,13 +207,13 @@ def test_kernels_count_from_zero_before_an_id_would_leave_int32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernels_draw_from_the_family_s_own_width(dtype: torch.dtype) -> None:
+def test_kernels_match_torch_at_full_codebook_width(dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(11)
     ours, theirs, streams = sampler(256, 1026), sampler(256, 1026), Streams(rng)
     kernels, lost = StepKernels(ours, SLOTS, 8), torch.zeros(SLOTS, dtype=torch.bool)
     for _ in range(2):
         batch = streams.batch(3, eoc=0.0, width=1026)
-        # distinct numbers in bfloat16 too: which of equal logits comes first is not defined
+        # distinct numbers: which of equal logits comes first is not defined
         ranks = torch.rand(3 * BOOKS, 1026, generator=rng).argsort(-1) - 700
         logits = torch.exp2(ranks / 128.0).view(3, -1) if dtype is torch.float32 else None
         batch.logits = (logits if logits is not None else batch.logits).to(dtype)
@@ -231,8 +229,8 @@ def test_kernels_draw_from_the_family_s_own_width(dtype: torch.dtype) -> None:
         streams.follow(batch.inputs.slots, ids)
 
 
-def test_of_equal_logits_the_lowest_codes_are_drawn() -> None:
-    """As many as top_k asks for, also where the last of them is one of many alike."""
+def test_kernels_draw_lowest_codes_of_equal_logits() -> None:
+    """No more than top_k of them, even if the last one equals many others."""
     rows = sampler(4096)
     kernels, seen = StepKernels(rows, SLOTS, 8), set()
     logits = torch.full((3, BOOKS, WIDTH), -1.0)
@@ -247,7 +245,7 @@ def test_of_equal_logits_the_lowest_codes_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_embeddings_equal_the_torch_form(dtype: torch.dtype) -> None:
+def test_embeddings_match_torch(dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(5)
     table, size, width = FrameTable(16, BOOKS), 600, 40
     code_weight = torch.randn(BOOKS * width, size, generator=rng).to(dtype)
@@ -270,19 +268,19 @@ def test_embeddings_equal_the_torch_form(dtype: torch.dtype) -> None:
     assert torch.equal(stale[: len(ids)], found.is_stale)
     assert int(found.is_stale.sum()) == 2
     known = ~found.is_stale
-    # float32: a sum of eight in another order; bfloat16: it is cut off where a GPU rounds
+    # float32 sums eight terms in another order; bfloat16 truncates where a GPU rounds
     error = 1e-6 if dtype is torch.float32 else 2.0**-7
     assert torch.allclose(embeds[: len(ids)][known], wanted[known], rtol=error, atol=2 * error)
     assert not embeds[len(ids) :].any()
 
 
-def test_a_sampler_whose_codebooks_do_not_divide_is_refused() -> None:
+def test_step_kernels_refuse_indivisible_codebooks() -> None:
     with pytest.raises(ValueError, match="8 codebooks"):
         StepKernels(sampler(64), SLOTS, 3)
 
 
-def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    """Triton's compiler needs none; the interpreter takes much that it refuses."""
+def test_kernels_compile_for_gpu(tmp_path: Path) -> None:
+    """Triton's compiler needs no GPU, and refuses much that the interpreter accepts."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     del environment["TRITON_INTERPRET"]
     command = [sys.executable, Path(__file__).with_name("compile_kernels.py"), "90"]

@@ -1,4 +1,4 @@
-"""The hook of a text front end: prompts in words, places and checks by the client's own text."""
+"""Text front ends: prompts have the normalised text, offsets refer to the client's text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reading(checkpoint: Checkpoint) -> PromptBuilder:
 
 
 def with_front_end(folder: Path, name: object) -> Path:
-    """The embedded checkpoint, with another text_frontend."""
+    """The embedded checkpoint with ``name`` as its text_frontend."""
     for file in EMBEDDED.iterdir():
         if file.is_file():
             (folder / file.name).symlink_to(file)
@@ -67,20 +67,20 @@ def with_front_end(folder: Path, name: object) -> Path:
     return folder
 
 
-def test_the_model_is_given_words(reading: PromptBuilder, plain: PromptBuilder) -> None:
+def test_prompt_contains_normalised_words(reading: PromptBuilder, plain: PromptBuilder) -> None:
     asked = reading.build("Dr. Lee owes $3.50 — OK?")
     said = plain.build("doctor lee owes three dollars and fifty cents, okay?")
     assert asked.ids == said.ids
 
 
-def test_a_voices_transcript_is_read_too(reading: PromptBuilder, plain: PromptBuilder) -> None:
+def test_voice_transcript_is_normalised(reading: PromptBuilder, plain: PromptBuilder) -> None:
     rows = np.zeros((9, 8), np.int16)
     asked = reading.build("Hello", ReferenceVoice(rows, "It is 5 km."))
     said = plain.build("hello", ReferenceVoice(rows, "it is five kilometers."))
     assert asked.ids == said.ids
 
 
-def test_ids_keep_their_place_in_the_clients_text(reading: PromptBuilder) -> None:
+def test_text_starts_refer_to_client_text(reading: PromptBuilder) -> None:
     text = "I owe $12, Ann."
     prompt = reading.build(text)
     count = len("i owe twelve dollars, ann.")
@@ -93,7 +93,7 @@ def test_ids_keep_their_place_in_the_clients_text(reading: PromptBuilder) -> Non
 
 
 @given(TEXTS)
-def test_places_never_fall_and_stay_in_the_text(reading: PromptBuilder, text: str) -> None:
+def test_text_starts_are_monotonic_and_within_text(reading: PromptBuilder, text: str) -> None:
     try:
         starts = reading.build(text).text_starts
     except RequestError as error:
@@ -110,7 +110,7 @@ def test_places_never_fall_and_stay_in_the_text(reading: PromptBuilder, text: st
 
 
 @given(TEXTS)
-def test_each_word_of_a_reading_is_placed_in_its_source(text: str) -> None:
+def test_origins_place_each_word_within_source_span(text: str) -> None:
     spoken = normalise(text)
     places = origins(spoken, len(text))
     assert len(places) == len(spoken.text)
@@ -120,7 +120,7 @@ def test_each_word_of_a_reading_is_placed_in_its_source(text: str) -> None:
 
 
 @given(TEXTS)
-def test_spoken_lengths_rise_to_what_is_said(text: str) -> None:
+def test_spoken_lengths_are_monotonic(text: str) -> None:
     lengths = spoken_lengths(normalise, text, TAGS.split)
     assert len(lengths) == len(text) + 1
     known = [length for length in lengths if length >= 0]
@@ -129,7 +129,7 @@ def test_spoken_lengths_rise_to_what_is_said(text: str) -> None:
     assert lengths[-1] >= 0
 
 
-def test_spoken_lengths_of_an_example() -> None:
+def test_spoken_lengths_of_example_text() -> None:
     text = "a $5 <|prosody:pause|>tea"
     lengths = spoken_lengths(normalise, text, TAGS.split)
     dollars = len("a five dollars")
@@ -138,7 +138,7 @@ def test_spoken_lengths_of_an_example() -> None:
     assert lengths[-1] == dollars + len("tea")
 
 
-def test_a_known_tag_survives_among_words(tmp_path: Path, checkpoint: Checkpoint) -> None:
+def test_known_tag_is_kept_between_words(tmp_path: Path, checkpoint: Checkpoint) -> None:
     layout = json.loads(checkpoint.tokenizer_file.read_text())
     free = max(layout["model"]["vocab"].values(), default=0) + 1
     taken = {token["id"] for token in layout["added_tokens"]}
@@ -155,25 +155,25 @@ def test_a_known_tag_survives_among_words(tmp_path: Path, checkpoint: Checkpoint
     assert number in asked
 
 
-def test_an_unknown_tag_is_dropped_as_ever(reading: PromptBuilder) -> None:
+def test_unknown_tag_is_dropped(reading: PromptBuilder) -> None:
     asked = reading.build("5<|emotion:anger|>km").ids
     assert asked == reading.build("5 km").ids
 
 
 @pytest.mark.parametrize("text", ["", "...", "🙂", "日本語", "<|emotion:anger|>", "\ud800 hello"])
-def test_what_says_nothing_is_refused(reading: PromptBuilder, text: str) -> None:
+def test_unspeakable_text_is_refused(reading: PromptBuilder, text: str) -> None:
     with pytest.raises(RequestError) as refused:
         reading.build(text)
     assert refused.value.code is ErrorCode.INVALID_TEXT
 
 
-def test_a_text_that_grows_too_long_is_refused(reading: PromptBuilder) -> None:
+def test_text_too_long_after_normalisation_is_refused(reading: PromptBuilder) -> None:
     with pytest.raises(RequestError) as refused:
         reading.build("777 " * 80)
     assert refused.value.code is ErrorCode.TEXT_TOO_LONG
 
 
-def test_the_checkpoint_says_whether(tmp_path: Path) -> None:
+def test_checkpoint_selects_front_end(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "english")))
     request = SpeechRequest("r", "5 km", "default")
     words = len("five kilometers") + len(["tts", "text", "audio"])
@@ -183,7 +183,7 @@ def test_the_checkpoint_says_whether(tmp_path: Path) -> None:
     assert intake.spoken_lengths("5 km")[-1] == len("five kilometers")
 
 
-def test_without_one_text_stays_as_it_is(tmp_path: Path) -> None:
+def test_text_is_unchanged_without_front_end(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, None)))
     intake = RequestBuilder(opened, 1024, None, {"english": normalise})
     assert intake.spoken_lengths is None
@@ -191,12 +191,12 @@ def test_without_one_text_stays_as_it_is(tmp_path: Path) -> None:
     assert len(said.ids) == len("km, ok") + 3
 
 
-def test_a_front_end_that_is_not_here_is_said_at_the_start(tmp_path: Path) -> None:
+def test_front_end_unknown_name_is_refused(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "klingon")))
     with pytest.raises(CheckpointError, match=r"klingon.*english"):
         RequestBuilder(opened, 1024, None, {"english": normalise})
 
 
-def test_front_end_name_must_be_a_string(tmp_path: Path) -> None:
+def test_front_end_name_must_be_string(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="text_frontend"):
         open_checkpoint(str(with_front_end(tmp_path, 5)))

@@ -1,4 +1,4 @@
-"""Requests as the engine is given them and its outputs as they are read, without an engine."""
+"""Requests converted for vLLM and its outputs read back, without an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from talker.shape import TalkerShape
 if TYPE_CHECKING:
     from talker.vllm_requests import Outcome
 
-#: PyTorch's own, when vLLM is imported.
+#: Raised by PyTorch when vLLM is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
@@ -48,7 +48,7 @@ def clip(at: int, rows: int = 1, code: int = 0) -> VoiceRows:
 
 
 def given(shape: TalkerShape, history: ConversationHistory | None = None, **changes: Any) -> Any:
-    """What the engine is given for a request."""
+    """The engine's input for a request."""
     from talker.vllm_requests import engine_input
 
     return engine_input(RequestState(asking(**changes), history), shape, ROOM)
@@ -66,11 +66,11 @@ def said(length: int) -> ConversationHistory:
         {"text": TextSpan(0, (0, 9))}, {"text": TextSpan(2, (0, 1, 2, 3, 9))},
     ],
 )  # fmt: skip
-def test_what_is_within_the_bounds_is_taken(shape: TalkerShape, changes: dict[str, Any]) -> None:
+def test_request_within_bounds_is_accepted(shape: TalkerShape, changes: dict[str, Any]) -> None:
     assert given(shape, **changes)["prompt_token_ids"] == list(changes.get("ids", IDS))
 
 
-def test_the_bounds_of_ids_and_codes_are_the_model_s(shape: TalkerShape) -> None:
+def test_ids_and_codes_are_bounded_by_model_shape(shape: TalkerShape) -> None:
     from talker.vllm_requests import Refused
 
     vocab, rows = shape.backbone.vocab_size, shape.codebook_rows
@@ -94,16 +94,14 @@ def test_the_bounds_of_ids_and_codes_are_the_model_s(shape: TalkerShape) -> None
         {"clips": (clip(0, rows=3), clip(2))}, {"clips": (clip(4), clip(0))},
     ],
 )  # fmt: skip
-def test_what_the_engine_would_choke_on_is_refused(
-    shape: TalkerShape, changes: dict[str, Any]
-) -> None:
+def test_request_out_of_bounds_is_refused(shape: TalkerShape, changes: dict[str, Any]) -> None:
     from talker.vllm_requests import Refused
 
     with pytest.raises(Refused):
         given(shape, **changes)
 
 
-def test_what_was_said_before_counts_as_prompt(shape: TalkerShape) -> None:
+def test_history_counts_as_prompt(shape: TalkerShape) -> None:
     from talker.vllm_requests import Refused
 
     longest = ROOM - 1 - len(IDS)
@@ -112,13 +110,13 @@ def test_what_was_said_before_counts_as_prompt(shape: TalkerShape) -> None:
         given(shape, said(longest + 1))
 
 
-def test_clips_side_by_side_up_to_the_end_are_taken(shape: TalkerShape) -> None:
+def test_adjacent_clips_up_to_prompt_end_are_accepted(shape: TalkerShape) -> None:
     taken = given(shape, clips=(clip(0, rows=2), clip(2, rows=4)))
     places = [(p.offset, p.length) for p in taken["mm_placeholders"]["audio"]]
     assert places == [(0, 2), (2, 4)]
 
 
-def test_a_resumed_request_may_make_what_is_left_of_its_frames() -> None:
+def test_resumed_request_may_make_remaining_frames() -> None:
     from talker.vllm_requests import sampling_params
 
     state = RequestState(asking(text=TextSpan(2, (0, 4, 9))), said(10))
@@ -127,7 +125,9 @@ def test_a_resumed_request_may_make_what_is_left_of_its_frames() -> None:
     assert params.max_tokens == 48
     assert params.logprobs == BOOKS - 1
     assert (params.temperature, params.top_p, params.top_k, params.seed) == (1.0, 0.9, 5, 3)
-    assert list(params.extra_args.values()) == [[12, 2]]  # where in the whole prompt, how many ids
+    assert list(params.extra_args.values()) == [
+        [12, 2]
+    ]  # position after the history, number of ids
     assert sampling_params(RequestState(asking()), BOOKS, 7).extra_args is None
 
 
@@ -140,7 +140,7 @@ def output(
     places: Sequence[float] = (),
     counter: int = 0,
 ) -> Any:
-    """What vLLM says of a request after a step: each codebook's codes have an offset of theirs."""
+    """vLLM's output for a request after a step; each codebook's codes have their own offset."""
     codes = [code + book * shape.codebook_rows for row in rows for book, code in enumerate(row)]
     beside = [place for at in places for place in (at, -1.0)]
     channel = SimpleNamespace(token_ids=codes, logprobs=beside or [0.0] * len(codes))
@@ -150,7 +150,7 @@ def output(
 
 
 class Reading:
-    """Three requests, by handle from 1 on."""
+    """Requests with the handles 1 to 3, of which 2 asks for word timings."""
 
     def __init__(self, shape: TalkerShape) -> None:
         self.shape, self.requests = shape, RequestTable(slots=1024)
@@ -179,7 +179,7 @@ def packed(*rows: Sequence[int]) -> bytes:
     return np.array(rows, np.int16).tobytes()
 
 
-def test_every_request_gets_its_own_rows_and_places(reading: Reading) -> None:
+def test_read_outputs_gives_each_request_own_rows_and_places(reading: Reading) -> None:
     outcome = reading.read(
         reading.output(1, (1, 2), (3, 4)),
         reading.output(2, (5, 6), (7, 8), reason="stop", places=(0.5, 1.0)),
@@ -194,7 +194,7 @@ def test_every_request_gets_its_own_rows_and_places(reading: Reading) -> None:
     assert (outcome.lost, outcome.broken) == ([], [])
 
 
-def test_what_is_lost_or_broken_is_so_alone(reading: Reading) -> None:
+def test_lost_or_broken_request_affects_no_other(reading: Reading) -> None:
     gone = BOOKS * reading.shape.codebook_rows
     outcome = reading.read(
         reading.output(1, (1, 2)),
@@ -205,15 +205,15 @@ def test_what_is_lost_or_broken_is_so_alone(reading: Reading) -> None:
     assert (outcome.lost, outcome.broken) == ([2], [3])
 
 
-def test_what_was_paused_or_dropped_meanwhile_is_passed_over(reading: Reading) -> None:
+def test_outputs_of_paused_or_dropped_requests_are_ignored(reading: Reading) -> None:
     outputs = [reading.output(handle, (1, 2), places=(0.0,)) for handle in (1, 2, 3)]
     reading.requests.pause(1)
     reading.requests.drop(2)
     outcome = reading.read(*outputs)
     assert [new.handle for new in outcome.rows] == [3]
-    assert reading.of[1].prompt == list(IDS)  # it makes that row again
+    assert reading.of[1].prompt == list(IDS)  # the row is made again
     assert reading.of[3].prompt == [*IDS, FRAME_BASE]
 
 
-def test_a_step_without_outputs_holds_nothing(reading: Reading) -> None:
+def test_step_without_outputs_yields_no_rows(reading: Reading) -> None:
     assert reading.read().rows == []

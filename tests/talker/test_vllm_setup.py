@@ -1,4 +1,4 @@
-"""What the settings come down to for vLLM."""
+"""vLLM's arguments and environment, as derived from the talker settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_executor_follows_settings_and_device(
     assert executor(TalkerSettings(**settings), on_gpu) == expected
 
 
-def test_ray_is_refused_where_vllm_cannot_ask_it_for_devices() -> None:
+def test_ray_executor_needs_gpus_and_async_engine() -> None:
     wanted = TalkerSettings(distributed_executor="ray", tensor_parallel_size=2)
     with pytest.raises(ValueError, match="needs GPUs"):
         check_executor(wanted, "", True)
@@ -55,14 +55,14 @@ def test_ray_is_refused_where_vllm_cannot_ask_it_for_devices() -> None:
         TalkerSettings(engine="inprocess", distributed_executor="ray")
 
 
-def test_ray_that_is_not_installed_is_asked_for_by_name() -> None:
+def test_ray_package_missing_is_named_in_error() -> None:
     wanted = TalkerSettings(distributed_executor="ray", tensor_parallel_size=2)
     with pytest.raises(ValueError, match=r"package ray.*requirements/ray\.txt"):
         check_executor(wanted, "GPU", False)
 
 
 @pytest.mark.parametrize(("theirs", "found"), [({}, "auto"), ({"RAY_ADDRESS": "a:1"}, "a:1")])
-def test_ray_joins_a_cluster_and_begins_none(
+def test_ray_joins_existing_cluster(
     theirs: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = dict(theirs)
@@ -75,7 +75,7 @@ def test_ray_joins_a_cluster_and_begins_none(
     assert "RAY_ADDRESS" not in environment
 
 
-def test_what_the_operator_set_in_the_environment_wins_where_it_may(
+def test_set_environment_keeps_operator_values_except_hub_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernels = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -86,8 +86,8 @@ def test_what_the_operator_set_in_the_environment_wins_where_it_may(
         assert (environment[kernels], environment["HF_HUB_OFFLINE"]) == (kept, "1")
 
 
-def test_engine_cores_are_never_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forked one would outlive a gateway that is killed, and never collect its garbage."""
+def test_engine_cores_are_spawned_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked core would outlive a killed gateway and never collect its garbage."""
     environment = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
     monkeypatch.setattr(os, "environ", environment)
     set_environment(TalkerSettings())
@@ -115,8 +115,8 @@ def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: object) -> d
     return engine_arguments(TalkerSettings(**settings), plan, checkpoint, 3)
 
 
-def test_graphs_hold_prompts_beside_other_streams(checkpoint: Checkpoint) -> None:
-    """Left to itself vLLM would capture none for more than twice max_num_seqs positions."""
+def test_cuda_graphs_cover_prompts_beside_other_streams(checkpoint: Checkpoint) -> None:
+    """By default vLLM captures no graph for more than twice max_num_seqs positions."""
     assert arguments(checkpoint)["compilation_config"] == {"max_cudagraph_capture_size": 512}
     full = arguments(checkpoint, graphs="full", graph_positions=256)
     assert full["compilation_config"] == {
@@ -135,7 +135,7 @@ def test_graphs_hold_prompts_beside_other_streams(checkpoint: Checkpoint) -> Non
     assert arguments(checkpoint, compile="off")["enforce_eager"] is True
 
 
-def test_what_is_set_for_attention_and_kv_cache_reaches_vllm(checkpoint: Checkpoint) -> None:
+def test_attention_and_kv_cache_settings_reach_vllm(checkpoint: Checkpoint) -> None:
     by_itself = arguments(checkpoint)
     assert not {"attention_backend", "kv_cache_dtype"} & set(by_itself)
     told = arguments(checkpoint, attention_backend="TRITON_ATTN", kv_cache_dtype="fp8")
@@ -146,15 +146,15 @@ def test_what_is_set_for_attention_and_kv_cache_reaches_vllm(checkpoint: Checkpo
     ("plan", "wanted", "used"),
     [(GPU, "auto", True), (GPU, "off", False), (CPU, "auto", False), (CPU, "on", True)],
 )
-def test_step_kernels_are_for_gpus_unless_asked_for(
+def test_step_kernels_default_to_gpu_only(
     checkpoint: Checkpoint, plan: Plan, wanted: str, used: bool
 ) -> None:
     told = arguments(checkpoint, plan, step_kernels=wanted)["additional_config"]
     assert told["talkwire"]["step_kernels"] is used
 
 
-def test_the_kv_cache_is_counted_in_positions(checkpoint: Checkpoint) -> None:
-    """Not a share of what is free: a codec on the same GPU allocates while vLLM looks."""
+def test_kv_cache_size_is_set_in_positions(checkpoint: Checkpoint) -> None:
+    """Not as a share of free memory: a codec on the same GPU allocates while vLLM measures it."""
     body = checkpoint.shape.backbone
     each = 2 * body.num_layers * body.num_kv_heads * body.head_dim * 2
     assert position_bytes(TalkerSettings(), GPU, checkpoint) == each
@@ -166,9 +166,9 @@ def test_the_kv_cache_is_counted_in_positions(checkpoint: Checkpoint) -> None:
     assert told == 777 * each
 
 
-def test_the_kv_cache_stays_within_the_share_of_the_gpu(checkpoint: Checkpoint) -> None:
+def test_kv_cache_stays_within_gpu_memory_share(checkpoint: Checkpoint) -> None:
     each = position_bytes(TalkerSettings(), GPU, checkpoint)
-    room = 4 * GPU.max_positions * each  # beside what CUDA, graphs and activations are left
+    room = 4 * GPU.max_positions * each  # beside the 4 GiB for CUDA, graphs and activations
     small = replace(GPU, gpu_memory_bytes=int(((4 << 30) + room) / 0.8))
     found = kv_positions(TalkerSettings(), small, checkpoint)
     assert found is not None
@@ -178,7 +178,7 @@ def test_the_kv_cache_stays_within_the_share_of_the_gpu(checkpoint: Checkpoint) 
     assert "kv_cache_memory_bytes" not in arguments(checkpoint, tiny), "vLLM says what is missing"
 
 
-def test_batch_invariance_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_invariance_is_set_only_if_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (False, True):
         environment: dict[str, str] = {}
         monkeypatch.setattr(os, "environ", environment)
@@ -187,7 +187,7 @@ def test_batch_invariance_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("package", "level"), [(True, "ERROR"), (False, "INFO")])
-def test_vllm_says_on_a_gpu_what_it_has_settled_on(
+def test_vllm_log_level_is_info_on_gpu_build(
     package: bool, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:
@@ -205,7 +205,7 @@ def test_vllm_says_on_a_gpu_what_it_has_settled_on(
 @pytest.mark.parametrize(
     ("name", "value"), [("max_num_seqs", 0), ("kv_positions", -1), ("frame_slots", 1000)]
 )
-def test_settings_that_cannot_be_are_named(name: str, value: int) -> None:
+def test_settings_invalid_value_is_named_in_error(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value}"):
         TalkerSettings(**{name: value})
 
@@ -233,7 +233,7 @@ if __name__ == "__main__":
 """
 
 
-def test_memory_is_profiled_with_the_longest_voice(tiny_checkpoint: Path) -> None:
+def test_memory_profile_uses_longest_voice(tiny_checkpoint: Path) -> None:
     command = [sys.executable, "-c", _PROFILE, str(tiny_checkpoint)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
     rows, budget = map(int, re.findall(r"^rows (\d+) of (\d+)$", said, re.M)[0])

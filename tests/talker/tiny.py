@@ -1,4 +1,4 @@
-"""A tiny random checkpoint in the published format, with a Qwen-like tokenizer."""
+"""A tiny random Higgs Audio v3 checkpoint in the published format, with a Qwen-like tokenizer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BOOKS, CODES = 8, 1026
 BOC, EOC = 1024, 1025
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 3, 64, 128, 4, 2, 32
 TEXT_ROWS = 1024
-#: Of two layers, and two that share their keys.
+#: From two layers; two of the heads share their keys.
 HEADS_TO_WATCH = ((2, 3), (0, 1), (2, 2))
-#: An end as the embedded voice has it, and no conversations.
+#: Streams end as those of the embedded voice, and there is no continuity.
 GENERATION = {"alignment_heads": HEADS_TO_WATCH, "end_codebooks": 1, "continuation": False}
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "t"), ("a", "n"), ("an", "d")]
-#: What a Qwen-like vocabulary adds, beyond the family's own control ids.
+#: Added tokens of a Qwen-like vocabulary, besides the family's control tokens.
 QWEN_ADDED = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|vision_pad|>",
     "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<think>", "</think>",
@@ -67,7 +67,7 @@ def config(stop_id: int, **text: Any) -> dict[str, Any]:
 
 
 def weights(seed: int = 2, eoc_gain: float = 3.2) -> dict[str, torch.Tensor]:
-    """Random weights; ``eoc_gain`` makes codebook 0 say EOC often enough to end streams."""
+    """Random weights; ``eoc_gain`` makes codebook 0 draw EOC often enough to end streams."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int, std: float) -> torch.Tensor:
@@ -105,7 +105,7 @@ def weights(seed: int = 2, eoc_gain: float = 3.2) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: Path, *, shards: int = 1) -> Path:
-    """Write everything into ``folder`` and return it."""
+    """Write a checkpoint into ``folder`` and return the folder."""
     tokenizer = write_tokenizer(folder)
     stop = tokenizer.token_to_id("<|endoftext|>")
     (folder / "config.json").write_text(json.dumps(config(stop)))

@@ -1,6 +1,6 @@
-"""A tiny random Fish Speech S2 Pro checkpoint: keys and names of ``fishaudio/s2-pro``.
+"""A tiny random Fish Speech S2 Pro checkpoint with the keys and names of ``fishaudio/s2-pro``.
 
-Heads times head size is not the hidden size, as in the real one (32 x 128 against 2560).
+As in the published model, heads times head size is not the hidden size (32 x 128 against 2560).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 BOOKS, SIZE = 10, 128
 MERGES = [("h", "e"), ("l", "l"), ("Ġ", "t"), (".", "Ċ"), ("Ċ", "Ċ"), (".", "ĊĊ")]
-#: As Qwen cuts text: a sign takes the line breaks after it along.
+#: Qwen's pre-tokenization: punctuation takes the line breaks after it along.
 WORDS = r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPECIAL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>", "<|phoneme_start|>",
@@ -48,7 +48,7 @@ def write_tokenizer(folder: Path) -> Tokenizer:
 
 
 def config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """config.json."""
+    """The content of config.json."""
     ident = tokenizer.token_to_id
     return {
         "model_type": "fish_qwen3_omni", "dtype": "float32",
@@ -69,7 +69,7 @@ def config(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def weights(settings: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights by the published names."""
+    """Random weights under the published names."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int, std: float) -> torch.Tensor:
@@ -103,7 +103,7 @@ def weights(settings: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: Path) -> Path:
-    """Write everything into ``folder`` and return it."""
+    """Write a checkpoint into ``folder`` and return the folder."""
     settings = config(write_tokenizer(folder))
     (folder / "config.json").write_text(json.dumps(settings))
     save_file(weights(settings), folder / "model.safetensors", metadata={"format": "pt"})

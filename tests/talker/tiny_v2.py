@@ -1,6 +1,6 @@
 """A tiny random Higgs Audio v2 checkpoint in either published format, with a Llama-like tokenizer.
 
-Names, shapes (but for sizes) and config keys are those of
+Names, shapes (except for sizes) and config keys are those of
 ``bosonai/higgs-audio-v2-generation-3B-base`` at revision 10840182, and of transformers' conversion.
 """
 
@@ -97,7 +97,7 @@ def _llama() -> dict[str, Any]:
 
 
 def weights(seed: int = 3, eos_gain: float = 2.3) -> dict[str, torch.Tensor]:
-    """Random weights by boson-ai's names; ``eos_gain`` makes streams end now and then."""
+    """Random weights under boson-ai's names; ``eos_gain`` makes streams end now and then."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int, std: float) -> torch.Tensor:
@@ -128,7 +128,7 @@ def weights(seed: int = 3, eos_gain: float = 2.3) -> dict[str, torch.Tensor]:
 
 
 def converted_names(made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same weights by transformers' names."""
+    """The same weights under transformers' names."""
     renamed = {}
     for name, weight in made.items():
         new = name.removeprefix("audio_decoder_proj.")
@@ -138,7 +138,7 @@ def converted_names(made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: Path, *, converted: bool = False) -> Path:
-    """Write everything into ``folder`` and return it."""
+    """Write a checkpoint into ``folder`` and return the folder."""
     tokenizer, made = write_tokenizer(folder), weights()
     settings = converted_config(tokenizer) if converted else config(tokenizer)
     (folder / "config.json").write_text(json.dumps(settings))

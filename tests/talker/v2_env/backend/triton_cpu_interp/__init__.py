@@ -1,5 +1,5 @@
 """A "cpu" backend for Triton that compiles nothing: kernels run in Triton's interpreter.
 
-For tests alone. Where it is installed vLLM believes that there is Triton on the CPU and dies
-without TRITON_INTERPRET=1, so it must never be in the product's environment.
+For tests only. With it installed, vLLM believes that Triton supports the CPU and dies without
+TRITON_INTERPRET=1, so it must never be in the product's environment.
 """

@@ -1,10 +1,10 @@
-"""The half of a backend that Triton looks for first."""
+"""The compiler half of the backend."""
 
 from triton.backends.compiler import BaseBackend
 
 
 class CPUInterpreterBackend(BaseBackend):
-    """Takes the target "cpu" and refuses to compile for it."""
+    """Accept the target "cpu" and refuse to compile for it."""
 
     @staticmethod
     def supports_target(target):

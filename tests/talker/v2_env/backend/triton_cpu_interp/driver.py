@@ -1,4 +1,4 @@
-"""The other half: a driver that is there while kernels are interpreted."""
+"""The driver half of the backend, active while kernels are interpreted."""
 
 import os
 
@@ -8,7 +8,7 @@ from triton.backends.driver import DriverBase
 
 
 class CPUInterpreterDriver(DriverBase):
-    """Active only under TRITON_INTERPRET=1: Triton refuses to choose between two drivers."""
+    """Active only under TRITON_INTERPRET=1: Triton refuses to choose between active drivers."""
 
     @classmethod
     def is_active(cls):
