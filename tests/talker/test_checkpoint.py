@@ -254,7 +254,10 @@ def test_rope_theta_null_gets_default() -> None:
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
-def test_missing_folder_is_not_looked_up_on_hub(model: str) -> None:
+def test_missing_folder_is_not_looked_up_on_hub(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(CheckpointError, match="no folder"):
         resolve_folder(model)
 

@@ -45,7 +45,7 @@ def order(talk: Conversation, room: int = 200) -> Order:
     return continued(whole(), len(HEAD), talk, room)
 
 
-class TestContinued:
+class TestContinuation:
     def test_first_utterance_sends_whole_prompt(self) -> None:
         first = order(Conversation(4))
         assert first == Order(whole(conversation=4), TURN, 7)
@@ -214,7 +214,7 @@ def test_conversations_evict_least_recent_and_forget_by_name() -> None:
     assert len({a.number, b.number, known.of("a").number}) == 3
 
 
-class TestHistories:
+class TestConversationCache:
     def test_row_count_survives_counter_wraparound(self) -> None:
         count = RowCount()
         near = FRAME_SPAN - 10
@@ -259,7 +259,7 @@ def speak(
     requests.end(take.request.handle, finish)
 
 
-class TestTakes:
+class TestRequestTable:
     def test_utterance_continues_from_ids_clips_and_core(self) -> None:
         requests = RequestTable(slots=1024, cores=2)
         busy = requests.add(ask(1, conversation=0))
