@@ -9,7 +9,7 @@ TESTS = Path(__file__).parent
 
 
 def _imports(file: Path) -> set[str]:
-    """The dotted names that a file imports, with each name of a ``from``."""
+    """The dotted names that a file imports, including those of ``from`` imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

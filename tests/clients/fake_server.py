@@ -1,4 +1,4 @@
-"""A scripted server on a real WebSocket, which holds the client to the server's own parser."""
+"""A scripted WebSocket server, which checks client messages with the server's own parser."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ CREATED = protocol.SessionCreated(
 
 
 class Peer:
-    """The server's end of one socket."""
+    """Server side of one socket."""
 
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
         self._position: dict[int, list[int]] = {}
 
     async def expect(self, kind: type[protocol.ClientMessage]) -> Any:
-        """The next message; it must be of this kind."""
+        """Return the next message, which must be of type ``kind``."""
         message = await self.receive()
         assert type(message) is kind, message
         return message
 
     async def receive(self) -> protocol.ClientMessage:
-        """The next message, which the server's own parser must take."""
+        """Return the next message, after checking it with the server's own parser."""
         data = await self.socket.recv()
         parse_client_message(data)
         message = protocol.decode_client_message(data)
@@ -51,7 +51,7 @@ class Peer:
     async def audio(
         self, handle: int, pcm: bytes, flags: AudioFlags = AudioFlags.NONE, *, skip: int = 0
     ) -> None:
-        """The context's next frame, or (``skip``) one further on."""
+        """Send the context's next frame. ``skip`` is added to its sequence number."""
         at = self._position.setdefault(handle, [0, 0])
         header = AudioHeader(handle, at[0] + skip, at[1], flags)
         await self.socket.send(header.pack() + pcm)
@@ -80,9 +80,9 @@ def cancelled(context_id: str) -> protocol.ContextCancelled:
 
 @contextlib.asynccontextmanager
 async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[str]:
-    """Serve ``script`` to each socket; the URL. What a script dies of, the test dies of.
+    """Run ``script`` for each socket; yield the URL. Exceptions of scripts are raised at the end.
 
-    When its script is over, a socket stays open until the client closes it.
+    After its script, a socket stays open until the client closes it.
     """
     failures: list[BaseException] = []
 
@@ -106,7 +106,7 @@ async def fake_server(script: Script, *, greet: bool = True) -> AsyncIterator[st
 
 
 async def speak_between(peer: Peer) -> None:
-    """Answers the first of two pieces of text before it has read the second."""
+    """Answer the first of two pieces of text before reading the second."""
     create = await peer.open_context()
     assert (await peer.expect(protocol.TextAppend)).text == "Hello "
     await peer.audio(0, b"\1\0")
@@ -116,7 +116,7 @@ async def speak_between(peer: Peer) -> None:
 
 
 async def drain(chunks: AsyncIterable[AudioChunk], heard: list[bytes] | None = None) -> list[bytes]:
-    """Everything that comes; in ``heard``, if given, as far as it came."""
+    """Return the data of all chunks. ``heard``, if given, keeps data that precedes an error."""
     heard = [] if heard is None else heard
     async for chunk in chunks:
         heard.append(chunk.data)

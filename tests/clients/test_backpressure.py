@@ -1,4 +1,4 @@
-"""Contexts of one socket beside each other: a late reader, a failing user, an id used again."""
+"""Several contexts on one socket: slow readers, failing callbacks and reused context ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metri
 
 
 async def _one_is_late(peer: Peer) -> None:
-    """Much audio for the second context of two, then some for the first."""
+    """Send much audio for the second of two contexts, then some for the first."""
     await peer.open_context(1)
     await peer.open_context(2)
     for _ in range(2 * MAX_QUEUED_CHUNKS):
@@ -43,7 +43,7 @@ async def _cancel(speech: Speech) -> None:
 
 
 @pytest.mark.parametrize("use", [_hear, _cancel])
-async def test_speech_that_is_not_read_is_given_up_for_one_that_waits(
+async def test_slow_reader_fails_when_another_speech_waits(
     use: Callable[[Speech], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talkwire_client.client, "SLOW_READER_TIMEOUT_S", 0.05)
@@ -61,8 +61,8 @@ async def test_speech_that_is_not_read_is_given_up_for_one_that_waits(
         assert await two.cancel() == cancelled(two.context_id)
 
 
-async def test_connection_end_is_told_while_a_reader_is_late() -> None:
-    late = MAX_QUEUED_CHUNKS + 4  # some more than are held, few enough to be read off the socket
+async def test_connection_loss_is_reported_despite_slow_reader() -> None:
+    late = MAX_QUEUED_CHUNKS + 4  # more than the queue holds, but all can be read off the socket
 
     async def script(peer: Peer) -> None:
         await peer.open_context(1)
@@ -83,7 +83,7 @@ async def test_connection_end_is_told_while_a_reader_is_late() -> None:
         assert two.queued_chunks == 0
 
 
-async def test_on_words_error_ends_its_own_speech_alone() -> None:
+async def test_on_words_error_ends_only_its_speech() -> None:
     calls = []
 
     async def script(peer: Peer) -> None:
@@ -112,7 +112,7 @@ async def test_on_words_error_ends_its_own_speech_alone() -> None:
     assert len(calls) == 1
 
 
-async def test_client_fault_ends_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_fault_fails_open_and_new_speeches(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(data: str) -> None:
         raise LookupError("a fault of ours")
 
@@ -136,7 +136,7 @@ async def test_client_fault_ends_every_wait(monkeypatch: pytest.MonkeyPatch) -> 
             await use(url)
 
 
-async def test_context_id_may_be_used_again_at_once() -> None:
+async def test_context_id_is_reusable_right_after_cancel() -> None:
     async def script(peer: Peer) -> None:
         for handle in range(4):
             create = await peer.open_context(handle)

@@ -1,4 +1,4 @@
-"""Subtitles, and the clients that get words to make them of."""
+"""Captions from word timings, and the clients that receive the words."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TEXT = "Hello there, how are you? I am fine, thank you very much indeed, as one 
 
 
 def spoken(text: str, pace_ms: float = 300.0) -> list[Word]:
-    """Every word takes as long as any other."""
+    """Words of ``text`` that last ``pace_ms`` each."""
     return [
         Word(m[0], m.start(), m.end(), i * pace_ms, (i + 1) * pace_ms)
         for i, m in enumerate(re.finditer(r"\S+", text))
     ]
 
 
-def test_captions_are_short_lines_that_end_with_sentences() -> None:
+def test_captions_break_after_sentences_and_at_line_length() -> None:
     lines = [" ".join(word.text for word in line) for line in captions(spoken(TEXT))]
     assert lines == [
         "Hello there, how are you?",
@@ -38,12 +38,12 @@ def test_captions_are_short_lines_that_end_with_sentences() -> None:
     assert captions([]) == []
 
 
-def test_captions_begin_after_a_pause() -> None:
+def test_captions_break_at_pause() -> None:
     words = [Word("one", 0, 3, 0, 400), Word("two", 4, 7, 899, 1000), Word("three", 8, 13, 1500, 2)]
     assert [len(line) for line in captions(words)] == [2, 1]
 
 
-def test_srt_of_words() -> None:
+def test_srt_formats_times_and_joins_wide_characters() -> None:
     words = [Word("Hi!", 0, 3, 0.4, 999.6), Word("你", 4, 5, 3_723_004, 3_723_500)]
     words.append(Word("好", 5, 6, 3_723_500, 3_724_000))
     assert as_srt(words) == (
@@ -60,7 +60,7 @@ def test_json_and_lines_have_every_word() -> None:
     assert as_lines(words) == "   0.000    0.300  one\n   0.300    0.600  two\n"
 
 
-async def test_words_arrive_with_their_audio() -> None:
+async def test_words_arrive_with_audio() -> None:
     async with (
         gateway(FakeTalker(has_word_timings=True, row_s=0.001)) as server,
         Client(server.url) as client,
@@ -78,7 +78,7 @@ async def test_words_arrive_with_their_audio() -> None:
         assert 0 <= heard_ms - words[-1].end_ms < 1000
 
 
-async def test_say_writes_subtitles_or_gives_the_words(tmp_path: Path) -> None:
+async def test_say_writes_subtitle_file_or_returns_words(tmp_path: Path) -> None:
     async with gateway(FakeTalker(has_word_timings=True)) as server:
         for name, begins in (("words.srt", "1\n00:00:00,"), ("words.json", "[\n {")):
             file = tmp_path / name
@@ -96,7 +96,7 @@ async def test_say_writes_subtitles_or_gives_the_words(tmp_path: Path) -> None:
             await run_say(TEXT, server.url, timestamps=tmp_path / "no" / "x.srt")
 
 
-async def test_say_reports_a_model_without_word_timings(tmp_path: Path) -> None:
+async def test_say_refuses_timestamps_of_model_without_word_timings(tmp_path: Path) -> None:
     async with gateway() as server:
         with pytest.raises(SayError) as refused:
             await run_say(TEXT, server.url, timestamps=tmp_path / "words.srt")

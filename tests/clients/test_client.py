@@ -1,4 +1,4 @@
-"""The asynchronous client: what it hears, in order, and how it cancels."""
+"""The asynchronous client: order of audio, cancellation, flushes and options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_speech_audio_arrives_while_text_is_written() -> None:
 
     async def pieces() -> AsyncIterator[str]:
         yield "Hello "
-        await heard.wait()  # never, if the text were gathered first
+        await heard.wait()  # never set if the client collected the text first
         yield "there."
 
     async with (
@@ -55,7 +55,7 @@ async def test_speech_audio_arrives_while_text_is_written() -> None:
     assert heard.is_set()
 
 
-async def test_speeches_of_one_connection_do_not_mix() -> None:
+async def test_speeches_on_one_connection_do_not_mix() -> None:
     async def script(peer: Peer) -> None:
         one, two = await peer.open_context(1), await peer.open_context(2)
         for number in range(5):
@@ -80,12 +80,12 @@ async def test_speeches_of_one_connection_do_not_mix() -> None:
     assert second == [bytes([2, 0, n, 0]) for n in range(5)]
 
 
-async def test_cancel_drops_unread_audio_and_frees_the_id() -> None:
+async def test_cancel_drops_unread_audio_and_frees_context_id() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context(4)
         await peer.audio(4, b"\1\0" * 480)
         assert (await peer.expect(protocol.ContextCancel)).played_ms == 20.0
-        await peer.audio(4, b"\1\0" * 480)  # on its way when the server heard of it
+        await peer.audio(4, b"\1\0" * 480)  # under way when the cancel arrived
         await peer.say(cancelled(create.context_id), metrics(create.context_id))
         again = await peer.open_context(5)
         assert again.context_id == create.context_id
@@ -104,7 +104,7 @@ async def test_cancel_drops_unread_audio_and_frees_the_id() -> None:
         assert speech.metrics is not None
 
 
-async def test_speech_left_early_is_cancelled() -> None:
+async def test_speech_is_cancelled_on_early_exit() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.expect(protocol.TextAppend)
@@ -121,7 +121,7 @@ async def test_speech_left_early_is_cancelled() -> None:
         await anext(aiter(speech))
 
 
-async def test_late_reader_holds_the_server_back_and_can_cancel() -> None:
+async def test_slow_reader_applies_backpressure_and_can_cancel() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         for _ in range(2 * MAX_QUEUED_CHUNKS):
@@ -136,13 +136,13 @@ async def test_late_reader_holds_the_server_back_and_can_cancel() -> None:
     ):
         while speech.queued_chunks < MAX_QUEUED_CHUNKS:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # time to overfill it
+        await asyncio.sleep(0.1)  # time to overfill the queue
         assert speech.queued_chunks == MAX_QUEUED_CHUNKS
         assert await speech.cancel() is not None
         assert await drain(speech) == []
 
 
-async def test_cancel_of_a_finished_speech_drops_unread_audio() -> None:
+async def test_cancel_of_finished_speech_drops_unread_audio() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         for _ in range(9):
@@ -163,7 +163,7 @@ async def test_cancel_of_a_finished_speech_drops_unread_audio() -> None:
         assert heard == [b"\1\0"]
 
 
-async def test_json_framing_gives_the_same_chunks() -> None:
+async def test_json_framing_gives_same_chunks() -> None:
     async def script(peer: Peer) -> None:
         assert (await peer.expect(protocol.SessionConfigure)).framing == "json"
         create = await peer.open_context(handle=3)
@@ -186,7 +186,7 @@ async def test_json_framing_gives_the_same_chunks() -> None:
     assert [chunk.header.flags for chunk in chunks] == [AudioFlags.FIRST, AudioFlags.LAST]
 
 
-async def test_speech_flush_is_waited_for() -> None:
+async def test_wait_flushed_returns_whether_flush_completed() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         first, second = [(await peer.expect(protocol.ContextFlush)).flush_id for _ in range(2)]
@@ -204,7 +204,7 @@ async def test_speech_flush_is_waited_for() -> None:
         assert await speech.read() == b"\1\0"
 
 
-async def test_speech_options_go_where_the_protocol_has_them() -> None:
+async def test_speech_options_map_to_context_create() -> None:
     reference = protocol.ReferenceOptions(b"RIFF", "what is said")
     seen: list[protocol.ContextCreate] = []
 
@@ -240,7 +240,7 @@ async def test_speech_options_go_where_the_protocol_has_them() -> None:
     ]
 
 
-async def test_speech_options_that_do_not_exist_are_refused_at_once() -> None:
+async def test_speak_refuses_unknown_option_or_encoding() -> None:
     client = Client()
     with pytest.raises(TypeError, match="no such option of a speech: sampel_rate, voise"):
         client.speak("Hello.", voise="default", sampel_rate=8000)  # type: ignore[call-arg]
@@ -248,7 +248,7 @@ async def test_speech_options_that_do_not_exist_are_refused_at_once() -> None:
         client.speak("Hello.", encoding="mp3")
 
 
-async def test_client_and_speech_refuse_wrong_use() -> None:
+async def test_client_and_speech_refuse_misuse() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.expect(protocol.ContextEnd)
@@ -271,7 +271,7 @@ async def test_client_and_speech_refuse_wrong_use() -> None:
         await client.close()
 
 
-async def test_client_url_may_leave_out_the_path() -> None:
+async def test_client_url_without_path_gets_default_path() -> None:
     paths: list[str] = []
 
     async def script(peer: Peer) -> None:
@@ -286,7 +286,7 @@ async def test_client_url_may_leave_out_the_path() -> None:
     assert paths == [protocol.PATH, protocol.PATH, f"{protocol.PATH}?a=b", "/other"]
 
 
-async def test_speech_has_the_servers_warning() -> None:
+async def test_speech_has_server_warning() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.expect(protocol.ContextCreate)
         await peer.say(protocol.ContextCreated(create.context_id, 0, "It could be better."))

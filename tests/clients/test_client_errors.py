@@ -1,4 +1,4 @@
-"""Faults of the server and of the connection, and the errors that they become."""
+"""Faults of the server and the connection, and the client errors that report them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from talkwire_client.protocol import ErrorCode
 from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics
 
 
-async def test_refused_speech_raises_and_leaves_others_alone() -> None:
+async def test_refused_speech_raises_and_others_continue() -> None:
     async def script(peer: Peer) -> None:
         good = await peer.open_context()
         bad = await peer.expect(protocol.ContextCreate)
@@ -36,7 +36,7 @@ async def test_refused_speech_raises_and_leaves_others_alone() -> None:
         assert await drain(good) == [b"\1\0"]
 
 
-async def test_fatal_error_is_raised_after_the_audio_before_it() -> None:
+async def test_fatal_error_is_raised_after_earlier_audio() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.audio(0, b"\1\0")
@@ -64,7 +64,7 @@ async def test_fatal_error_is_raised_after_the_audio_before_it() -> None:
     assert (caught.value.retryable, caught.value.retry_after_ms) == (True, 500)
 
 
-async def test_refused_text_is_raised_at_the_end() -> None:
+async def test_refused_text_raises_when_speech_ends() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.expect(protocol.TextAppend)
@@ -93,7 +93,7 @@ async def test_text_iterator_error_cancels_and_is_raised() -> None:
         await peer.expect(protocol.TextAppend)
         await peer.expect(protocol.ContextCancel)
         await peer.say(cancelled(create.context_id), metrics(create.context_id))
-        await peer.open_context()  # the same id again: the first is forgotten
+        await peer.open_context()  # the same id: the first context has been forgotten
         await peer.expect(protocol.ContextCancel)
         await peer.say(cancelled(create.context_id), metrics(create.context_id))
 
@@ -107,7 +107,7 @@ async def test_text_iterator_error_cancels_and_is_raised() -> None:
 
 
 @pytest.mark.parametrize("skip", [1, 2**31])
-async def test_audio_gap_is_a_protocol_error(skip: int) -> None:
+async def test_audio_gap_is_protocol_error(skip: int) -> None:
     codes = []
 
     async def script(peer: Peer) -> None:
@@ -128,7 +128,7 @@ async def test_audio_gap_is_a_protocol_error(skip: int) -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x11", b"\x21\0" + bytes(12), b"\x11\0\x63\0" + bytes(8)])
-async def test_foreign_binary_frame_is_a_protocol_error(frame: bytes) -> None:
+async def test_invalid_binary_frame_is_protocol_error(frame: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.open_context()
         await peer.socket.send(frame)
@@ -160,7 +160,7 @@ async def test_lost_connection_ends_every_speech() -> None:
             assert caught.value.code == 1011
 
 
-async def test_lost_connection_has_the_servers_last_error() -> None:
+async def test_lost_connection_raises_last_server_error() -> None:
     async def script(peer: Peer) -> None:
         await peer.open_context()
         await peer.say(protocol.Error(ErrorCode.SLOW_CONSUMER, "You read too slowly.", "r"))
@@ -193,7 +193,7 @@ async def test_context_id_in_use_is_refused() -> None:
         assert await drain(speech) == []
 
 
-async def test_json_audio_gap_is_a_protocol_error() -> None:
+async def test_json_audio_gap_is_protocol_error() -> None:
     async def script(peer: Peer) -> None:
         await peer.expect(protocol.SessionConfigure)
         create = await peer.open_context()

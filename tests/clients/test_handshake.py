@@ -32,19 +32,19 @@ def _unused_port() -> int:
         return port
 
 
-async def test_connect_without_a_server() -> None:
+async def test_connect_without_server_raises_no_server_error() -> None:
     url = f"ws://127.0.0.1:{_unused_port()}/"
     with pytest.raises(NoServerError, match=url):
         await _connect(url)
 
 
 @pytest.mark.parametrize("url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", ""])
-async def test_connect_to_no_address(url: str) -> None:
+async def test_connect_refuses_invalid_url(url: str) -> None:
     with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
         await _connect(url)
 
 
-async def test_connect_to_a_silent_server() -> None:
+async def test_connect_times_out_on_silent_server() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -52,7 +52,7 @@ async def test_connect_to_a_silent_server() -> None:
             await _connect(f"ws://127.0.0.1:{listener.getsockname()[1]}/", 0.2)
 
 
-async def test_connect_refused_by_status() -> None:
+async def test_connect_refused_by_http_status_has_retry_after() -> None:
     def refuse(connection: ServerConnection, request: Request) -> Response:
         response = connection.respond(503, "draining\n")
         response.headers["Retry-After"] = "7"
@@ -68,7 +68,7 @@ async def test_connect_refused_by_status() -> None:
     assert (caught.value.status, caught.value.retry_after_s) == (503, 7.0)
 
 
-async def test_connect_offers_the_subprotocol_and_sends_headers() -> None:
+async def test_connect_offers_subprotocol_and_sends_headers() -> None:
     seen = []
 
     async def script(peer: Peer) -> None:
@@ -83,7 +83,7 @@ async def test_connect_offers_the_subprotocol_and_sends_headers() -> None:
     assert seen == [(protocol.SUBPROTOCOL, "Bearer k")]
 
 
-async def test_greeting_may_be_an_error() -> None:
+async def test_error_instead_of_greeting_raises_server_error() -> None:
     async def script(peer: Peer) -> None:
         await peer.say(protocol.Error(ErrorCode.OVERLOADED, "Full.", "r", retryable=True))
 
@@ -92,7 +92,7 @@ async def test_greeting_may_be_an_error() -> None:
             await _connect(url)
 
 
-async def test_greeting_may_be_a_close() -> None:
+async def test_close_instead_of_greeting_raises_connection_lost() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.close(1013, "later")
 
@@ -102,7 +102,7 @@ async def test_greeting_may_be_a_close() -> None:
 
 
 @pytest.mark.parametrize("first", ["{}", '{"type":"pong"}', '{"type":"x"}', b"\x11", None])
-async def test_greeting_of_another_protocol(first: str | bytes | None) -> None:
+async def test_wrong_or_missing_greeting_is_protocol_error(first: str | bytes | None) -> None:
     async def script(peer: Peer) -> None:
         if first is not None:
             await peer.socket.send(first)

@@ -1,4 +1,4 @@
-"""The JavaScript client and the page's arithmetic, under Node.js against live servers."""
+"""The JavaScript client and the page's functions, tested under Node.js."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js here")
 
 
 async def node_tests(name: str, **env: str) -> None:
-    """Run a file of node tests; what it says is shown when it fails."""
+    """Run a file of Node.js tests. Its output is shown if it fails."""
     assert NODE is not None
-    # Node.js 20 has WebSocket behind a flag; later ones take the flag and need it not.
+    # Node.js 20 has WebSocket behind this flag; later versions accept it.
     process = await asyncio.create_subprocess_exec(
         NODE,
         "--experimental-websocket",
@@ -45,14 +45,14 @@ async def node_tests(name: str, **env: str) -> None:
 
 
 async def hole(peer: Peer) -> None:
-    """A context whose second frame is missing."""
+    """Open a context whose second frame is missing."""
     create: protocol.ContextCreate = await peer.open_context()
     await peer.say(protocol.AudioStarted(create.context_id, create.audio.encoding, 24_000))
     await peer.audio(0, b"\0\0")
     await peer.audio(0, b"\0\0", skip=1)
 
 
-async def test_js_client_against_live_servers(tmp_path: Path) -> None:
+async def test_js_client_tests_pass_against_live_servers(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         live = await stack.enter_async_context(gateway(FakeTalker(has_word_timings=True)))
         busy = await stack.enter_async_context(gateway(max_contexts=1))
@@ -81,5 +81,5 @@ async def test_js_client_against_live_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["faults", "page", "record"])
-async def test_js_without_a_server(name: str) -> None:
+async def test_js_tests_pass_without_server(name: str) -> None:
     await node_tests(f"{name}.test.mjs")

@@ -12,8 +12,8 @@ from talkwire_client.playback import Arrival, LeadingSilence, report, underrun
 RATE = 1000
 
 
-def test_playback_report_as_computed_by_hand() -> None:
-    # 0.1 s at 1.2; 0.2 s at 1.25 (in time, dry at 1.5); nothing; 0.1 s at 1.6 (100 ms late).
+def test_playback_report_matches_manual_calculation() -> None:
+    # 0.1 s at 1.2; 0.2 s at 1.25 (in time, lasts until 1.5); none; 0.1 s at 1.6 (100 ms late).
     arrivals = [Arrival(1.2, 100), Arrival(1.25, 200), Arrival(1.4, 0), Arrival(1.6, 100)]
     figures = report(arrivals, started_s=1.0, sample_rate=RATE, leading_silence_samples=30)
     assert figures.ttfb_ms == pytest.approx(200)
@@ -25,14 +25,14 @@ def test_playback_report_as_computed_by_hand() -> None:
     assert figures.chunks == 3
 
 
-def test_report_of_an_intended_pause() -> None:
+def test_report_does_not_count_intended_pause() -> None:
     arrivals = [Arrival(0, 100), Arrival(5, 100, continues=False), Arrival(5.05, 100)]
     figures = report(arrivals, started_s=0, sample_rate=RATE)
     assert figures.largest_gap_ms == pytest.approx(50)
     assert figures.underruns == 0
 
 
-def test_report_without_audio_or_sound() -> None:
+def test_report_without_audible_audio_has_no_ttfa() -> None:
     nothing = report([], started_s=0, sample_rate=RATE)
     assert (nothing.ttfb_ms, nothing.ttfa_ms, nothing.rtf, nothing.chunks) == (None, None, None, 0)
     silent = report([Arrival(1, 10)], started_s=0, sample_rate=RATE, leading_silence_samples=None)
@@ -43,10 +43,10 @@ def test_report_without_audio_or_sound() -> None:
     steps=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), min_size=1, max_size=30),
     prebuffer_ms=st.integers(0, 500),
 )
-def test_underrun_is_that_of_a_sample_by_sample_listener(
+def test_underrun_matches_sample_by_sample_simulation(
     steps: list[tuple[int, int]], prebuffer_ms: int
 ) -> None:
-    """The oracle plays a sample every millisecond and writes down when it could not."""
+    """The oracle plays one sample per millisecond and records when it has none left."""
     times = list(itertools.accumulate(wait for wait, _ in steps))
     left = dict.fromkeys(range(times[-1] + 1), 0)
     for at, (_, samples) in zip(times, steps, strict=True):
@@ -73,7 +73,7 @@ def test_underrun_is_that_of_a_sample_by_sample_listener(
     samples=st.lists(st.sampled_from([0, 1, -300, 327, 328, -328, 32767, -32768]), max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=5),
 )
-def test_leading_silence_does_not_depend_on_chunks(samples: list[int], cuts: list[int]) -> None:
+def test_leading_silence_does_not_depend_on_chunking(samples: list[int], cuts: list[int]) -> None:
     silence = LeadingSilence()
     edges = [0, *sorted(min(cut, len(samples)) for cut in cuts), len(samples)]
     for start, end in itertools.pairwise(edges):

@@ -1,4 +1,4 @@
-"""The client's own view of the wire against the server's published JSON Schema and parser."""
+"""The client's protocol definitions against the server's JSON Schema and parser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from talkwire_client import protocol
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "reference" / "protocol.schema.json").read_text()
 )
-#: Constraints of values, which the server checks and a client need not repeat.
+#: Constraints that the server checks, so that a client need not repeat them.
 CONSTRAINTS = {
     "title", "description", "additionalProperties", "default", "contentEncoding", "minimum",
     "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems",
@@ -48,7 +48,7 @@ def types(field: dict[str, Any], definitions: dict[str, Any]) -> Any:
 
 
 def looser(told: Any) -> Any:
-    """What a client may make of a value: later servers may add choices."""
+    """A looser type that the client may use: later servers may add choices to an enum."""
     return {"type": "string"} if isinstance(told, dict) and "enum" in told else told
 
 
@@ -56,7 +56,7 @@ def names(kinds: tuple[type[Any], ...]) -> list[str]:
     return [kind.__name__ for kind in kinds]
 
 
-def test_protocol_has_every_message_of_the_schema() -> None:
+def test_protocol_has_every_message_of_schema() -> None:
     refs = {side: [one["$ref"] for one in SCHEMA[side]["oneOf"]] for side in ("client", "server")}
     prefix = "#/$defs/"
     assert [ref.removeprefix(prefix) for ref in refs["client"]] == names(protocol.CLIENT_MESSAGES)
@@ -64,7 +64,7 @@ def test_protocol_has_every_message_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize("side", ["CLIENT_MESSAGES", "SERVER_MESSAGES"])
-def test_protocol_has_every_field_of_the_schema_and_its_type(side: str) -> None:
+def test_protocol_fields_and_types_match_schema(side: str) -> None:
     own = own_schema(getattr(protocol, side))
     for name, definition in own.items():
         published = SCHEMA["$defs"][name]
@@ -82,9 +82,9 @@ def test_protocol_has_every_field_of_the_schema_and_its_type(side: str) -> None:
                 nullable = [looser(other), {"type": "null"}]
                 assert mine in (other, looser(other), sorted(nullable, key=str)), (name, field)
         if side == "CLIENT_MESSAGES":
-            assert required >= theirs, name  # what the server needs is always sent
+            assert required >= theirs, name  # required fields are always sent
         else:
-            assert required <= theirs, name  # what the server may leave out is not waited for
+            assert required <= theirs, name  # fields that the server may omit are optional
 
 
 def test_protocol_has_every_encoding_and_error_code() -> None:
@@ -94,7 +94,7 @@ def test_protocol_has_every_encoding_and_error_code() -> None:
 
 
 def full(kind: type[Any]) -> Any:
-    """A message with every field set to something that is not its default."""
+    """A message with no field left at its default."""
     values = {
         protocol.AudioOptions: protocol.AudioOptions(
             protocol.Encoding.OPUS, 16_000, 20, 9000, 2.0, 5
@@ -115,14 +115,14 @@ def full(kind: type[Any]) -> Any:
 
 
 @pytest.mark.parametrize("kind", protocol.CLIENT_MESSAGES)
-def test_protocol_messages_are_read_by_the_server_as_they_were_meant(kind: type[Any]) -> None:
+def test_protocol_client_messages_parse_unchanged_on_server(kind: type[Any]) -> None:
     sent = full(kind)
     read = binary.parse_client_message(protocol.encode_message(sent))
     assert type(read).__name__ == kind.__name__
     assert json.loads(binary.encode_message(read)) == json.loads(protocol.encode_message(sent))
 
 
-def test_protocol_defaults_are_the_servers() -> None:
+def test_protocol_defaults_match_server() -> None:
     mine = protocol.encode_message(protocol.ContextCreate("c"))
     assert json.loads(mine) == {"type": "context.create", "context_id": "c"}
     assert binary.parse_client_message(mine) == messages.ContextCreate("c")
@@ -161,26 +161,26 @@ SPOKEN: tuple[messages.ServerMessage, ...] = (
 
 
 @pytest.mark.parametrize("said", SPOKEN, ids=lambda said: type(said).__name__)
-def test_protocol_reads_what_the_server_says(said: messages.ServerMessage) -> None:
+def test_protocol_decodes_server_message(said: messages.ServerMessage) -> None:
     read = protocol.decode_server_message(binary.encode_message(said))
     assert type(read).__name__ == type(said).__name__
     told = msgspec.to_builtins(said)
     assert {name: msgspec.to_builtins(read)[name] for name in told} == told
 
 
-def test_protocol_reads_every_kind_of_server_message() -> None:
+def test_protocol_decode_cases_cover_every_server_message() -> None:
     assert names(tuple(type(said) for said in SPOKEN)) == names(protocol.SERVER_MESSAGES)
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '{"type":3}', '{"type":"pong","id":4}', "\ud800"]
 )
-def test_protocol_refuses_what_is_no_message(text: str) -> None:
+def test_protocol_refuses_invalid_message(text: str) -> None:
     with pytest.raises(ValueError, match="not a message"):
         protocol.decode_server_message(text)
 
 
-def test_protocol_ignores_types_and_fields_of_later_servers() -> None:
+def test_protocol_ignores_unknown_types_and_fields() -> None:
     assert protocol.decode_server_message('{"type":"from.the.future"}') is None
     read = protocol.decode_server_message(
         '{"type":"context.done","context_id":"c","reason":"x","y":1}'
@@ -194,7 +194,7 @@ def test_protocol_ignores_types_and_fields_of_later_servers() -> None:
     offset=st.integers(0, 2**33),
     flags=st.integers(0, 7),
 )
-def test_audio_header_is_the_servers(handle: int, sequence: int, offset: int, flags: int) -> None:
+def test_audio_header_matches_server(handle: int, sequence: int, offset: int, flags: int) -> None:
     theirs = binary.AudioHeader(handle, sequence, offset, binary.AudioFlags(flags)).pack()
     mine = protocol.AudioHeader(handle, sequence, offset, protocol.AudioFlags(flags))
     assert mine.pack() == theirs

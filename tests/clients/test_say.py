@@ -32,7 +32,7 @@ async def _speak(peer: Peer) -> None:
     await peer.finish(create.context_id)
 
 
-async def test_say_writes_the_file_and_reports(tmp_path: Path) -> None:
+async def test_say_writes_file_and_reports_figures(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         assert create.chunking == protocol.ChunkingOptions(
@@ -73,7 +73,7 @@ async def test_say_writes_the_file_and_reports(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fake_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An ``aplay`` that keeps what it is given, alone on PATH."""
+    """An ``aplay`` that stores its arguments and input. PATH has no other program."""
     folder = tmp_path / "bin"
     folder.mkdir()
     kept = tmp_path / "played"
@@ -88,19 +88,19 @@ def _played(kept: Path) -> tuple[str, bytes]:
     return Path(f"{kept}.arguments").read_text(), kept.read_bytes()
 
 
-async def test_say_plays_and_waits_for_the_player(fake_player: Path) -> None:
+async def test_say_plays_and_waits_for_player(fake_player: Path) -> None:
     async with fake_server(_speak) as url:
         result = await run_say("Hi.", url, play=True)
     assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
     assert result.path is None
 
 
-async def test_say_reports_a_player_that_dies(fake_player: Path) -> None:
+async def test_say_fails_and_cancels_when_player_exits(fake_player: Path) -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.expect(protocol.TextAppend)
         await peer.expect(protocol.ContextEnd)
-        for _ in range(200):  # more than pipes hold
+        for _ in range(200):  # more than the pipe holds
             await peer.audio(0, SPEECH * 20)
         await peer.expect(protocol.ContextCancel)
         await peer.say(cancelled(create.context_id), metrics(create.context_id))
@@ -113,19 +113,19 @@ async def test_say_reports_a_player_that_dies(fake_player: Path) -> None:
     assert caught.value.exit_code == 1
 
 
-async def test_play_of_a_speech(fake_player: Path) -> None:
+async def test_play_pipes_speech_to_player(fake_player: Path) -> None:
     async with fake_server(_speak) as url, Client(url) as client, client.speak("Hi.") as speech:
         await play(speech)
     assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
 
 
-async def test_play_of_what_no_player_takes_is_refused() -> None:
+async def test_play_refuses_unplayable_encoding() -> None:
     with pytest.raises(ValueError, match="opus"):
         await play(Client().speak("Hi.", encoding="opus"))
 
 
 @pytest.mark.parametrize(("usage", "options"), [("-a, --raw", ["--raw"]), ("--rate", [])])
-def test_player_command_of_any_pipewire(
+def test_player_command_fits_pipewire_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: str, options: list[str]
 ) -> None:
     program = tmp_path / "pw-play"
@@ -136,7 +136,7 @@ def test_player_command_of_any_pipewire(
     assert player_command(24_000) == [str(program), *options, *rest]
 
 
-async def test_say_without_a_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_say_without_player_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert player_command(24_000) is None
 
@@ -148,7 +148,7 @@ async def test_say_without_a_player(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             await run_say("Hi.", url, play=True)
 
 
-async def test_say_exit_codes(tmp_path: Path) -> None:
+async def test_say_exit_code_depends_on_error(tmp_path: Path) -> None:
     async def refuse(peer: Peer) -> None:
         create = await peer.expect(protocol.ContextCreate)
         code = ErrorCode.UNKNOWN_VOICE
@@ -172,10 +172,10 @@ async def test_say_exit_codes(tmp_path: Path) -> None:
         with pytest.raises(SayError, match="1011") as caught:
             await run_say("Hi.", url, out)
     assert caught.value.exit_code == 1
-    assert _read(out)[3] == SPEECH  # what came is kept
+    assert _read(out)[3] == SPEECH  # received audio is kept
 
 
-async def test_say_reports_an_unwritable_file_first(
+async def test_say_reports_unwritable_file_before_speaking(
     tmp_path: Path,
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -186,7 +186,7 @@ async def test_say_reports_an_unwritable_file_first(
             await run_say("Hi.", url, tmp_path / "no" / "folder.wav")
 
 
-async def test_say_refuses_an_unknown_mode() -> None:
+async def test_say_refuses_unknown_mode() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.wait_closed()
 
@@ -196,7 +196,7 @@ async def test_say_refuses_an_unknown_mode() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
+def test_wav_file_is_complete_after_every_write(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with WavWriter(path, 24_000) as wav:
         for number in range(1, 4):
@@ -205,7 +205,7 @@ def test_wav_file_is_whole_after_every_write(tmp_path: Path) -> None:
     assert _read(path) == (1, 2, 24_000, SPEECH * 3)
 
 
-def test_wav_file_without_a_sample_is_removed_after_an_error(tmp_path: Path) -> None:
+def test_wav_file_without_samples_is_removed_after_error(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with WavWriter(path, 24_000):
         pass

@@ -1,4 +1,4 @@
-"""What can go wrong around ``talkwire say``: its file, its player, its text."""
+"""Faults around ``talkwire say``: of its file, its player and its text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _ask_nothing(peer: Peer) -> None:
 
 
 @needs_dev_full
-async def test_say_reports_a_full_disk() -> None:
+async def test_say_reports_full_disk() -> None:
     async with fake_server(_ask_nothing) as url:
         with pytest.raises(SayError, match="cannot write /dev/full: No space left") as caught:
             await run_say("Hi.", url, FULL)
@@ -40,7 +40,7 @@ async def test_say_reports_a_full_disk() -> None:
 
 
 @needs_dev_full
-def test_wav_file_keeps_what_came_before_the_disk_was_full(tmp_path: Path) -> None:
+def test_wav_file_keeps_samples_written_before_disk_was_full(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
 
     def fill_up() -> None:
@@ -55,7 +55,7 @@ def test_wav_file_keeps_what_came_before_the_disk_was_full(tmp_path: Path) -> No
         assert file.readframes(file.getnframes()) == SPEECH
 
 
-async def test_say_refuses_a_pipe() -> None:
+async def test_say_refuses_to_write_wav_to_pipe() -> None:
     reading, writing = os.pipe()
     try:
         async with fake_server(_ask_nothing) as url:
@@ -79,7 +79,7 @@ async def test_say_refuses_text_that_is_not_utf8() -> None:
         ("#!/nowhere/sh\n", "the player cannot be started: No such file"),
     ],
 )
-async def test_say_reports_a_player_that_fails(
+async def test_say_reports_failed_player(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     player = tmp_path / "aplay"

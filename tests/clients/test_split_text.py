@@ -1,4 +1,4 @@
-"""Texts that no message can hold."""
+"""Texts that are too long for one message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMITS = protocol.Limits(8, 20_000, 2048, 120_000, 30.0, 300.0)
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, "\x01" * 900, "\U0001f642" * 5000])
-def test_split_text_fits_into_messages_and_joins_up(text: str) -> None:
+def test_split_text_parts_fit_into_messages_and_join_to_text(text: str) -> None:
     parts = split_text(text, LIMITS)
     assert "".join(parts) == text
     assert len(parts) > 1
@@ -26,11 +26,11 @@ def test_split_text_fits_into_messages_and_joins_up(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Hello there.", "a" * 1000])
-def test_split_text_leaves_what_fits(text: str) -> None:
+def test_split_text_keeps_short_text_whole(text: str) -> None:
     assert split_text(text, LIMITS) == [text]
 
 
-async def test_append_sends_a_long_text_whole_or_not_at_all() -> None:
+async def test_append_sends_long_text_completely_or_not_at_all() -> None:
     text = "Hello there. " * 1000
 
     async def script(peer: Peer) -> None:

@@ -17,7 +17,7 @@ from tests.clients.fake_server import Peer, Script, cancelled, fake_server, metr
 
 @contextlib.contextmanager
 def served(script: Script) -> Iterator[str]:
-    """A scripted server on a thread of its own."""
+    """Run a scripted server in a separate thread."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(fake_server(script)) as url,
@@ -50,7 +50,7 @@ def test_sync_speech_audio_arrives_while_text_is_written() -> None:
 
     def pieces() -> Iterator[str]:
         yield "Hello "
-        assert heard.wait(60)  # for ever, if the text were gathered first
+        assert heard.wait(60)  # never set if the client collected the text first
         yield "there."
 
     with (
@@ -63,7 +63,7 @@ def test_sync_speech_audio_arrives_while_text_is_written() -> None:
     assert heard.is_set()
 
 
-def test_sync_speech_by_hand() -> None:
+def test_sync_speech_with_manual_append_flush_and_end() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         assert (create.voice, create.timestamps) == ("narrator", True)
@@ -101,7 +101,7 @@ def test_sync_speech_by_hand() -> None:
         assert speech.cancelled is None
 
 
-def test_sync_cancel_tells_what_was_heard() -> None:
+def test_sync_cancel_returns_cancelled_message_and_ends_audio() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         await peer.expect(protocol.TextAppend)
@@ -122,7 +122,7 @@ def test_sync_cancel_tells_what_was_heard() -> None:
 
 
 def stopped_early(stop: Callable[[SyncSpeech], None]) -> None:
-    """``stop`` leaves a speech whose server has more to say; the server must be told."""
+    """Check that the server receives a cancel when ``stop`` leaves an unfinished speech."""
     told = threading.Event()
 
     async def script(peer: Peer) -> None:
@@ -140,7 +140,7 @@ def stopped_early(stop: Callable[[SyncSpeech], None]) -> None:
         assert told.is_set()
 
 
-def test_sync_speech_left_early_is_cancelled() -> None:
+def test_sync_speech_is_cancelled_on_early_exit() -> None:
     def leave(speech: SyncSpeech) -> None:
         for _ in speech:
             break
@@ -150,17 +150,17 @@ def test_sync_speech_left_early_is_cancelled() -> None:
 
 @pytest.fixture
 def _ctrl_c() -> Iterator[None]:
-    """As in a terminal: a shell starts what runs in its background with SIGINT ignored."""
+    """Handle SIGINT as in a terminal: a shell starts background jobs with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("_ctrl_c")
-def test_sync_interrupt_cancels() -> None:
+def test_sync_speech_is_cancelled_on_interrupt() -> None:
     def interrupt(speech: SyncSpeech) -> None:
         chunks = iter(speech)
-        next(chunks)  # the second one never comes
+        next(chunks)  # no second chunk is sent
         main = threading.main_thread().ident
         threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -169,7 +169,7 @@ def test_sync_interrupt_cancels() -> None:
     stopped_early(interrupt)
 
 
-def test_sync_text_iterator_error_is_raised() -> None:
+def test_sync_text_iterator_error_cancels_and_is_raised() -> None:
     def pieces() -> Iterator[str]:
         yield "Hello "
         raise LookupError("the model is gone")
@@ -192,7 +192,7 @@ def test_sync_text_iterator_error_is_raised() -> None:
         assert told.is_set()
 
 
-def test_sync_speech_left_while_its_text_blocks() -> None:
+def test_sync_speech_exit_does_not_wait_for_text_iterator() -> None:
     written = threading.Event()
 
     def pieces() -> Iterator[str]:
@@ -213,7 +213,7 @@ def test_sync_speech_left_while_its_text_blocks() -> None:
         written.set()
 
 
-def test_sync_speech_from_two_threads() -> None:
+def test_sync_speech_is_usable_from_two_threads() -> None:
     with served(speak_one) as url, SyncClient(url) as client, client.speak() as speech:
         heard: list[bytes] = []
         listener = threading.Thread(target=lambda: heard.extend(c.data for c in speech))
@@ -224,7 +224,7 @@ def test_sync_speech_from_two_threads() -> None:
     assert len(heard) == 2
 
 
-def test_sync_errors_are_the_asynchronous_clients() -> None:
+def test_sync_errors_match_asynchronous_client() -> None:
     with pytest.raises(NoServerError), SyncClient("ws://127.0.0.1:9/"):
         pass
 
@@ -253,7 +253,7 @@ def test_sync_errors_are_the_asynchronous_clients() -> None:
         list(speech)
 
 
-def test_sync_client_refuses_wrong_use() -> None:
+def test_sync_client_refuses_misuse() -> None:
     unopened = SyncClient()
     with pytest.raises(RuntimeError, match="not connected"):
         unopened.ping()
@@ -271,7 +271,7 @@ def test_sync_client_refuses_wrong_use() -> None:
             client.ping()
 
 
-def test_sync_speech_flush_is_waited_for() -> None:
+def test_sync_wait_flushed_returns_true_after_flush() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         flush = await peer.expect(protocol.ContextFlush)

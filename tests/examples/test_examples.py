@@ -1,6 +1,6 @@
-"""The examples, run as a reader runs them, against the gateway with fake engines.
+"""The examples, run as a user runs them, against the gateway with fake engines.
 
-Those of Pipecat and LiveKit need the frameworks, and are run by tests/official.
+The examples for Pipecat and LiveKit need these frameworks; tests/official runs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 NODE = shutil.which("node")
 TEXT = "Hello there. How are you?"
-#: Settings with which streamed audio is what decoding it in one piece gives.
+#: Settings with which streamed audio equals one-shot audio.
 EXACT = {
     "first_lookahead_frames": SPEC.right_frames,
     "lookahead_frames": SPEC.right_frames,
@@ -34,7 +34,7 @@ EXACT = {
 
 
 async def run(name: str, *arguments: str | Path, stdin: bytes = b"") -> str:
-    """What an example prints."""
+    """Run an example and return its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         EXAMPLES / name,
@@ -55,23 +55,23 @@ def recorded(path: Path) -> np.ndarray:
 
 
 def wanted(server: Gateway, *utterances: str) -> np.ndarray:
-    """What the fake talker says."""
+    """The fake talker's audio of ``utterances``."""
     return np.concatenate([server.whole(text) for text in utterances])
 
 
 def is_heard(heard: np.ndarray, spoken: np.ndarray, error: float = 2**-15) -> bool:
-    """Whether it is that speech, sample by sample."""
+    """Whether every sample of ``heard`` is within ``error`` of ``spoken``."""
     return len(heard) == len(spoken) and bool(np.all(np.abs(heard - spoken) <= error))
 
 
 def mulaw(data: bytes) -> np.ndarray:
-    """G.711's formula, undone."""
+    """Decode mu-law samples by the formula of G.711."""
     code = ~np.frombuffer(data, np.uint8)
     size = ((((code & 15) << 3) + 132).astype(np.int32) << ((code >> 4) & 7)) - 132
     return np.where(code & 128, -size, size) / 32768
 
 
-async def test_native_client_writes_what_is_spoken(tmp_path: Path) -> None:
+async def test_native_client_writes_speech_to_wav(tmp_path: Path) -> None:
     out = tmp_path / "speech.wav"
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
         told = await run("native_client.py", "-", "--url", server.url, "--out", out,
@@ -81,7 +81,7 @@ async def test_native_client_writes_what_is_spoken(tmp_path: Path) -> None:
     assert told == f"{len(spoken) / 24_000:.1f} s of speech\n"
 
 
-async def test_openai_client_writes_what_is_spoken(tmp_path: Path) -> None:
+async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
     out = tmp_path / "speech.wav"
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
         await run("openai_client.py", TEXT, "--url", f"{server.http}/v1", "--out", out)
@@ -106,7 +106,7 @@ async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
 
 
 class Phone(asyncio.DatagramProtocol):
-    """The other end of a call."""
+    """Remote side of a call, which records the RTP packets."""
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
@@ -115,7 +115,7 @@ class Phone(asyncio.DatagramProtocol):
         self.packets.append(data)
 
 
-async def test_telephony_sends_a_talkspurt_of_rtp() -> None:
+async def test_telephony_sends_speech_as_rtp_talkspurt() -> None:
     loop = asyncio.get_running_loop()
     transport, phone = await loop.create_datagram_endpoint(Phone, ("127.0.0.1", 0))
     port = transport.get_extra_info("sockname")[1]
@@ -129,7 +129,7 @@ async def test_telephony_sends_a_talkspurt_of_rtp() -> None:
     heads = [packet[:12] for packet in phone.packets]
     assert {len(packet) for packet in phone.packets} == {12 + 160}
     heard = mulaw(b"".join(packet[12:] for packet in phone.packets))[: len(spoken)]
-    assert is_heard(heard, spoken, error=0.05)  # mu-law's steps, and the resampler's edges
+    assert is_heard(heard, spoken, error=0.05)  # for mu-law's steps and the resampler's edges
     assert [head[1] for head in heads] == [0x80] + [0] * (len(heads) - 1)  # marker, then mu-law
     sequence = [int.from_bytes(head[2:4]) for head in heads]
     stamps = [int.from_bytes(head[4:8]) for head in heads]
@@ -139,8 +139,8 @@ async def test_telephony_sends_a_talkspurt_of_rtp() -> None:
 
 
 @pytest.mark.skipif(NODE is None, reason="no Node.js here")
-async def test_browser_plays_what_is_spoken(tmp_path: Path) -> None:
-    """The page's own script, with as much of a browser around it as it uses."""
+async def test_browser_example_plays_speech(tmp_path: Path) -> None:
+    """Run the page's script with stubs of the browser features that it uses."""
     page = (EXAMPLES / "browser.html").read_text()
     (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
     client = (ROOT / "clients/js/talkwire.js").as_uri()
@@ -171,11 +171,11 @@ def test_readme_lists_every_example() -> None:
 
 
 def blocks() -> list[str]:
-    """The Python of the client's README."""
+    """The Python code blocks of the client's README."""
     return re.findall(r"```python\n(.*?)```", (ROOT / "clients/python/README.md").read_text(), re.S)
 
 
-async def test_client_readme_program_writes_what_is_spoken(tmp_path: Path) -> None:
+async def test_client_readme_program_writes_speech_to_wav(tmp_path: Path) -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
         program = tmp_path / "program.py"
         program.write_text(blocks()[0].replace("ws://127.0.0.1:8000", server.url))
@@ -186,5 +186,5 @@ async def test_client_readme_program_writes_what_is_spoken(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("block", blocks())
-def test_client_readme_is_python(block: str) -> None:
+def test_client_readme_code_block_compiles(block: str) -> None:
     compile(block, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -1,4 +1,4 @@
-"""A small load, short enough for a test, and what the server counted of it."""
+"""A load short enough for a test, and the server's metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORK = Workload(
 
 
 def plan(url: str, **changes) -> Plan:
-    """Twelve sessions of ``WORK`` within three seconds, but for ``changes``."""
+    """Twelve sessions of ``WORK`` within three seconds, except for ``changes``."""
     fields = {
         "duration_s": 3.0,
         "warmup_s": 0.5,
@@ -45,7 +45,7 @@ def metrics(url: str) -> dict[str, float]:
 
 
 async def carried_out(plan: Plan, monkeypatch) -> list[TurnRecord]:
-    """The records of a plan that is carried out in this process."""
+    """Carry out a plan in this process and return its records."""
     records: list[TurnRecord] = []
     monkeypatch.setattr(worker, "emit", records.append)
     await worker.run(plan, worker.scripts(plan, 0), time.monotonic(), asyncio.Event())

@@ -1,4 +1,4 @@
-"""What becomes of a run's results, and what a command refuses before it runs."""
+"""Output files of a run, and command lines that are refused before it starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN = Plan(url="ws://127.0.0.1:1/", duration_s=20, warmup_s=10, rate_per_s=1)
 
 
 def run(label: str, ttfa_s: float = 0.1) -> RunRecords:
-    """A turn every two seconds; those of the warm-up are heard a second later."""
+    """A turn every two seconds. Turns of the warm-up are heard a second later."""
     records = [
         TurnRecord(
             index, 0, 9, at, at, at, "complete", opened_s=at, silence=0, ended_s=at + 2,
@@ -36,14 +36,14 @@ def run(label: str, ttfa_s: float = 0.1) -> RunRecords:
     return Row(label, PLAN, figures(PLAN, records, slo_ttfa_ms=500)), records
 
 
-def test_write_report_with_raw_file_in_its_folder(tmp_path, capsys) -> None:
+def test_write_report_creates_folders_of_report_and_raw_file(tmp_path, capsys) -> None:
     out = tmp_path / "new" / "out"
     write_report("test", [run("a")], None, out, out / "deeper" / "raw.jsonl")
     assert json.loads((out / "report.json").read_text())["rows"][0]["label"] == "a"
     assert len(read_records(out / "deeper" / "raw.jsonl")) == 12
 
 
-def test_write_report_survives_an_unwritable_raw_file(tmp_path, capsys) -> None:
+def test_write_report_keeps_report_if_raw_file_fails(tmp_path, capsys) -> None:
     with pytest.raises(ValueError, match="is a folder"):
         prepare_files(None, tmp_path)
     with pytest.raises(OSError, match="too long"):
@@ -57,7 +57,7 @@ def test_write_report_labels_raw_records(tmp_path, capsys) -> None:
     assert [record.run for record in read_records(raw)] == ["31 %"] * 12 + ["100 %"] * 12
 
 
-def test_draw_plots_shows_measured_turns(tmp_path, monkeypatch) -> None:
+def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
     drawn = {}
     monkeypatch.setattr(plots, "_save", lambda axes, path: drawn.update({path.name: axes}) or path)
     row, records = run("a")
@@ -66,7 +66,7 @@ def test_draw_plots_shows_measured_turns(tmp_path, monkeypatch) -> None:
     assert len(line.get_xdata()) == row.figures.ttfa.n == 5
     assert max(line.get_xdata()) == pytest.approx(row.figures.ttfa.max)
     received = drawn["waterfall.png"].get_lines()[0].get_xdata()
-    assert received[1] == pytest.approx(0.1)  # not a turn of the warm-up: 1.1
+    assert received[1] == pytest.approx(0.1)  # a turn of the warm-up would have 1.1
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_draw_plots_shows_measured_turns(tmp_path, monkeypatch) -> None:
         (["sweep", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
     ],
 )
-def test_cli_refuses_before_the_run(tmp_path, monkeypatch, arguments, told) -> None:
+def test_cli_refuses_bad_arguments_before_run(tmp_path, monkeypatch, arguments, told) -> None:
     monkeypatch.setattr(servers, "started", lambda command: pytest.fail("a server was started"))
     (tmp_path / "file").write_text("")
     filled = [each.format(tmp=tmp_path) for each in arguments]
@@ -106,14 +106,14 @@ def test_cli_refuses_before_the_run(tmp_path, monkeypatch, arguments, told) -> N
         ["compare", "a"],
     ],
 )
-def test_cli_tells_of_a_wrong_command_line(capsys, arguments) -> None:
+def test_cli_shows_usage_for_wrong_command_line(capsys, arguments) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: loadtest" in capsys.readouterr().err
 
 
-def test_cli_describes_its_options(capsys) -> None:
+def test_cli_help_shows_usage(capsys) -> None:
     for command in ("run", "sweep", "gateway", "compare"):
         with pytest.raises(SystemExit) as ended:
             cli.main([command, "--help"])
@@ -121,7 +121,7 @@ def test_cli_describes_its_options(capsys) -> None:
         assert "usage: loadtest" in capsys.readouterr().out
 
 
-def test_port_of_an_address() -> None:
+def test_port_of_gives_default_port_and_refuses_wrong_url() -> None:
     assert port_of("wss://h/", "native") == port_of("https://h/", "openai") == 443
     for url, protocol in (
         ("http://h:8000/", "native"),
@@ -135,7 +135,7 @@ def test_port_of_an_address() -> None:
 @pytest.mark.parametrize(
     "url", ["ws://h:1/v1/tts/stream", "http://h:1", "http://h:1/", "http://h:1/v1/audio/speech"]
 )
-def test_capacity_is_asked_for_at_one_address(monkeypatch, url: str) -> None:
+def test_capacity_is_requested_from_metrics_endpoint(monkeypatch, url: str) -> None:
     asked = []
 
     def refuse(request: urllib.request.Request, timeout: float) -> None:
@@ -148,8 +148,8 @@ def test_capacity_is_asked_for_at_one_address(monkeypatch, url: str) -> None:
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
-def test_carry_out_ends_by_sigterm_as_by_ctrl_c(ctrl_c: Any) -> None:
-    """In a shell's background too, where Ctrl-C is ignored."""
+def test_carry_out_raises_keyboard_interrupt_on_sigterm(ctrl_c: Any) -> None:
+    """Also in a shell's background job, where Ctrl-C is ignored."""
     ended = []
 
     async def work() -> None:
@@ -169,7 +169,7 @@ def test_carry_out_ends_by_sigterm_as_by_ctrl_c(ctrl_c: Any) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_read_json_of_older_reports(tmp_path) -> None:
+def test_read_json_reads_older_reports(tmp_path) -> None:
     """The committed results were written before the plan had all its fields."""
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     for name in ("loadtest_sweep", "loadtest_gateway"):

@@ -1,4 +1,4 @@
-"""The load over OpenAI's HTTP API: against the gateway with fake engines, and a scripted server."""
+"""Load over OpenAI's HTTP API, against the gateway with fake engines and a scripted server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from talker.fake import FakeTalker
 from tests.loadtest.small_plan import WORK, carried_out, metrics, plan
 from tests.service.live import gateway
 
-#: A second of a tone, and its odd number of bytes less one.
+#: One second of a tone.
 TONE = (np.sin(np.arange(24_000) / 10) * 20_000).astype("<i2").tobytes()
 
 
-async def test_openai_sessions_are_counted_alike_by_both_sides(monkeypatch) -> None:
-    # Rows come slowly, so that callers cut in while there is something to cut off.
+async def test_openai_session_records_match_server_metrics(monkeypatch) -> None:
+    # Rows are slow, so that a barge-in comes before the audio is complete.
     async with gateway(FakeTalker(row_s=0.03)) as server:
         mine = plan(server.url, protocol="openai", processes=1)
         records = await carried_out(mine, monkeypatch)
@@ -38,7 +38,7 @@ async def test_openai_sessions_are_counted_alike_by_both_sides(monkeypatch) -> N
         for outcome in ("complete", "cancelled")
     }
     assert sum(ended.values()) == len(records)
-    # The last of it may have been on its way already when the client hung up.
+    # All audio may have been sent already when the client closes the connection.
     assert 0 < ended["cancelled"] <= sum(record.outcome == "cancelled" for record in records)
     for record in records:
         turn = session(WORK, mine.seed, record.session)[record.turn]
@@ -53,7 +53,7 @@ async def test_openai_sessions_are_counted_alike_by_both_sides(monkeypatch) -> N
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_openai_session_refused_by_a_full_server() -> None:
+async def test_openai_session_is_refused_by_full_server() -> None:
     async with servers.started(servers.fake(["--capacity", "1"])) as server:
         busy = plan(server.url, protocol="openai", rate_per_s=10.0, duration_s=3.0)
         made = (await run_plan(busy)).figures
@@ -80,7 +80,7 @@ async def scripted(script: Script) -> AsyncIterator[str]:
 
 
 async def asked(reader: asyncio.StreamReader) -> tuple[str, dict[str, object]]:
-    """The request's head and body."""
+    """Read a request; return its head and body."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(head.split("content-length: ")[1].split("\r\n")[0])
     return head, json.loads(await reader.readexactly(length))
@@ -102,7 +102,7 @@ async def one_turn(url: str, barge_in_s: float | None = None) -> TurnRecord:
     return record
 
 
-async def test_openai_session_counts_samples_however_bytes_are_cut() -> None:
+async def test_openai_session_counts_samples_split_across_chunks() -> None:
     requests = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,9 @@ async def test_openai_session_counts_samples_however_bytes_are_cut() -> None:
         ),
     ],
 )
-async def test_openai_session_errors(answer: bytes, outcome: str, code: str) -> None:
+async def test_openai_session_error_has_outcome_and_code(
+    answer: bytes, outcome: str, code: str
+) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)
         writer.write(answer)
@@ -163,10 +165,10 @@ async def test_openai_session_errors(answer: bytes, outcome: str, code: str) -> 
     async with scripted(speak) as url:
         record = await one_turn(url)
     assert (record.outcome, record.code) == (outcome, code)
-    assert (record.opened_s is not None) == answer.startswith(HEAD)  # else no stream was open
+    assert (record.opened_s is not None) == answer.startswith(HEAD)  # otherwise no stream was open
 
 
-async def test_openai_session_ignores_informational_answers() -> None:
+async def test_openai_session_ignores_informational_responses() -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)
         writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + HEAD + chunk(TONE))
@@ -179,7 +181,7 @@ async def test_openai_session_ignores_informational_answers() -> None:
     assert sum(samples for _, samples in record.arrivals) == 24_000
 
 
-async def test_openai_session_progress(monkeypatch) -> None:
+async def test_openai_session_audio_extends_stall_timeout(monkeypatch) -> None:
     told = []
     monkeypatch.setattr(StallTimeout, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
 
@@ -198,8 +200,8 @@ async def test_openai_session_progress(monkeypatch) -> None:
     assert len(told) >= len(record.arrivals) > 0
 
 
-async def test_openai_session_wait_for_text_is_no_stall() -> None:
-    """A text that takes longer to be written than a turn may stand still."""
+async def test_openai_session_stall_timeout_starts_after_text() -> None:
+    """Writing the text may take longer than a turn may stall."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)
@@ -221,7 +223,7 @@ async def test_openai_session_wait_for_text_is_no_stall() -> None:
     assert limits[0] - began >= 0.045  # the last piece is due after 0.05 s
 
 
-async def test_openai_session_barge_in_closes_the_connection() -> None:
+async def test_openai_session_barge_in_closes_connection() -> None:
     gone = asyncio.Event()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,13 +242,13 @@ async def test_openai_session_barge_in_closes_the_connection() -> None:
     assert record.cancel_s >= record.arrivals[0][0] + 0.049
 
 
-async def test_openai_session_without_a_server() -> None:
+async def test_openai_session_without_server_fails() -> None:
     record = await one_turn("http://127.0.0.1:9/")
     assert record.outcome == "failed"
     assert record.code == "ConnectionRefusedError"
 
 
-def test_openai_addresses() -> None:
+def test_openai_address_is_derived_from_url() -> None:
     assert address("ws://h:81/v1/tts/stream") == ("h", 81, False, "/v1/audio/speech")
     assert address("wss://h") == ("h", 443, True, "/v1/audio/speech")
     assert address("https://h/other/v1/audio/speech") == ("h", 443, True, "/other/v1/audio/speech")

@@ -33,7 +33,7 @@ def report(slower_ms: float = 0, label: str = "50 %", load: float | None = 0.5) 
     return make_report("test", [Row(label, PLAN, made, load)], 16)
 
 
-def test_read_json_round_trip_and_refusals(tmp_path) -> None:
+def test_read_json_round_trips_and_refuses_other_files(tmp_path) -> None:
     path = tmp_path / "report.json"
     write_json(path, report())
     back = read_json(path)
@@ -49,14 +49,14 @@ def test_read_json_round_trip_and_refusals(tmp_path) -> None:
         read_json(path)
 
 
-def test_markdown_has_a_cell_for_every_column() -> None:
+def test_markdown_rows_have_cell_for_every_column() -> None:
     for table in markdown(report()).split("\n\n")[1:3]:
         widths = {line.count("|") for line in table.splitlines()}
         assert len(widths) == 1
     assert "| 210 / " in markdown(report())
 
 
-def test_judge_needs_intervals_apart() -> None:
+def test_judge_needs_disjoint_intervals() -> None:
     low, high, wide = Interval(1, 0.9, 1.1), Interval(2, 1.8, 2.2), Interval(1.5, 1.0, 2.0)
     assert judge(low, high, more_is_better=False) == "worse"
     assert judge(low, high, more_is_better=True) == "better"
@@ -64,7 +64,7 @@ def test_judge_needs_intervals_apart() -> None:
     assert judge(low, wide, more_is_better=False) == "no difference shown"
 
 
-def test_compare_calls_a_slower_run_worse() -> None:
+def test_compare_calls_slower_run_worse() -> None:
     by_name = {c.figure: c for c in compare(report(), report(slower_ms=100))}
     assert by_name["TTFA p50"].verdict == "worse"
     assert by_name["TTFA p50"].ratio == pytest.approx(310 / 210, abs=0.02)
@@ -73,13 +73,13 @@ def test_compare_calls_a_slower_run_worse() -> None:
     assert "worse" in as_markdown(list(by_name.values()), ["cpu: a against b"])
 
 
-def test_pairs_need_equal_labels() -> None:
+def test_pairs_need_equal_labels_unless_runs_are_single() -> None:
     assert compare(report(label="50 %"), report(label="other"))
     both = msgspec.structs.replace(report(), rows=[*report().rows, *report(label="80 %").rows])
     assert {c.run for c in compare(both, report(label="80 %"))} == {"80 %"}
 
 
-def test_caveats_of_incomparable_results() -> None:
+def test_caveats_list_machine_seed_and_load_differences() -> None:
     other = report()
     other.machine["cpu"] = "another"
     row = other.rows[0]
@@ -95,7 +95,7 @@ def test_caveats_of_incomparable_results() -> None:
     assert caveats(report(), report()) == []
 
 
-def test_caveats_of_every_part_of_the_plan() -> None:
+def test_caveats_list_plan_differences_except_url() -> None:
     row = report().rows[0]
     work = msgspec.structs.replace(PLAN.workload, barge_in=0.0)
     plan = msgspec.structs.replace(
@@ -124,7 +124,7 @@ def with_loads(*loads: float) -> Report:
     return msgspec.structs.replace(report(), rows=rows)
 
 
-def test_pairs_by_load_and_then_in_turn() -> None:
+def test_pairs_match_by_load_then_in_order() -> None:
     a, b = with_loads(0.99, 0.994, 0.99), with_loads(0.99, 0.99, 0.986)
     matched = [(x.load, a.rows.index(x), y.load) for x, y in pairs(a, b)]
     assert [(mine, its) for mine, _, its in matched] == [(0.99, 0.99), (0.99, 0.99)]
@@ -133,7 +133,7 @@ def test_pairs_by_load_and_then_in_turn() -> None:
     assert {"only in A: 99 %", "only in B: 99 %"} <= set(said)
 
 
-def test_caveats_ignore_a_sweeps_own_rate() -> None:
+def test_caveats_ignore_small_rate_difference_of_sweeps() -> None:
     row = report().rows[0]
     near, far = (msgspec.structs.replace(PLAN, rate_per_s=rate) for rate in (1.03, 1.3))
     for plan, differs in ((near, False), (far, True)):
@@ -141,7 +141,7 @@ def test_caveats_ignore_a_sweeps_own_rate() -> None:
         assert any("rate_per_s" in each for each in caveats(report(), other)) is differs
 
 
-def test_markdown_notes() -> None:
+def test_markdown_notes_errors_and_end_of_sessions() -> None:
     plan = msgspec.structs.replace(PLAN, warmup_s=1.0, max_sessions=5)
     bad = [
         TurnRecord(0, 0, 9, at, at, at, outcome, code=code, ended_s=at)
@@ -162,7 +162,7 @@ def test_markdown_notes() -> None:
     assert "what went wrong" not in markdown(report())
 
 
-def test_plots_are_drawn(tmp_path) -> None:
+def test_plots_are_small_png_files(tmp_path) -> None:
     rows = [*report().rows, *report(50, "100 %", 1.0).rows]
     paths = [
         ttfa_against_load(rows, tmp_path / "load.png"),
@@ -177,8 +177,8 @@ def test_plots_are_drawn(tmp_path) -> None:
     assert typical([]) is None
 
 
-def test_the_waterfall_plays_no_sooner_than_it_receives(tmp_path, monkeypatch) -> None:
-    """After a gap playback goes on when the next chunk is there, as a listener's would."""
+def test_waterfall_playback_waits_for_late_chunk(tmp_path, monkeypatch) -> None:
+    """After a gap, playback continues when the next chunk arrives, as at a listener."""
     drawn = {}
     gap = TurnRecord(0, 0, 9, 10, 10, 10, "complete", arrivals=[(11, 24_000), (14, 24_000)])
     monkeypatch.setattr("loadtest.plots._save", lambda axes, path: drawn.update(axes=axes) or path)

@@ -1,4 +1,4 @@
-"""Runs against the gateway with fake engines, in processes of their own, as a user starts them."""
+"""Runs in separate processes, as a user starts them, against the gateway with fake engines."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.service.live import gateway
 
 
 def listener(record: TurnRecord, prebuffer_s: float) -> bool:
-    """Whether a listener, walked through chunk by chunk in samples, never ran dry, until the end
-    or the cut.
+    """Whether a listener never runs out of audio until the end or the barge-in, computed chunk by
+    chunk.
     """
     begin = record.arrivals[0][0] + prebuffer_s
     got = 0
@@ -41,7 +41,7 @@ def listener(record: TurnRecord, prebuffer_s: float) -> bool:
 
 
 @pytest.mark.slow
-async def test_run_plan_figures_worked_out_again() -> None:
+async def test_run_plan_figures_match_recomputation() -> None:
     async with servers.started(servers.fake(["--capacity", "32"])) as server:
         done = await run_plan(plan(server.url), pid=server.pid)
         told = metrics(server.url)
@@ -50,7 +50,7 @@ async def test_run_plan_figures_worked_out_again() -> None:
     assert not done.stopped
     assert {r.session for r in records} == set(range(12))
 
-    # The server counted the same ends, and the same seconds of audio, on its own.
+    # The server counted as many ends of contexts.
     for outcome in ("complete", "cancelled"):
         mine = sum(r.outcome == outcome for r in records)
         assert mine > 0
@@ -58,7 +58,7 @@ async def test_run_plan_figures_worked_out_again() -> None:
         assert told[name] == mine
     assert {r.outcome for r in records} == {"complete", "cancelled"}
 
-    # Sessions began when a Poisson process of this seed says, and spoke their script.
+    # Sessions began at the Poisson arrivals of this seed and followed their script.
     due = arrivals(plan(server.url))
     for record in records:
         turns = session(WORK, 1, record.session)
@@ -70,7 +70,7 @@ async def test_run_plan_figures_worked_out_again() -> None:
             assert record.intended_s == due[record.session]
         if record.outcome == "cancelled":
             assert turn.barge_in_s is not None
-            # A loop's timer may ring a millisecond early.
+            # A timer of the event loop may fire a millisecond early.
             assert record.cancel_s >= record.arrivals[0][0] + turn.barge_in_s - 0.002
             assert record.last_audio_s <= record.cancelled_s
             assert record.rtf is not None  # the metrics come after the answer
@@ -108,7 +108,7 @@ async def test_run_plan_counts_refusals() -> None:
     assert made.refusal.n == made.outcomes["refused"]
 
 
-async def test_run_plan_without_a_server() -> None:
+async def test_run_plan_without_server_counts_failures() -> None:
     made = (await run_plan(plan("ws://127.0.0.1:9/", duration_s=0.5, warmup_s=0.0))).figures
     assert set(made.codes) == {"NoServerError"}
     assert made.outcomes == {"failed": made.measured_turns}
@@ -126,7 +126,7 @@ async def test_run_plan_counts_dropped_sessions() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
+async def test_bare_server_replays_chunk_sizes_of_gateway(tmp_path) -> None:
     steady = plan(
         "", streams=4, duration_s=5.0, warmup_s=1.0, workload=Workload((2, 2), (1, 1), barge_in=0)
     )
@@ -150,10 +150,10 @@ async def test_bare_server_sends_what_the_gateway_sent(tmp_path) -> None:
 
 
 @pytest.mark.long
-async def test_run_interrupted_prints_its_report(tmp_path) -> None:
+async def test_run_prints_report_when_interrupted(tmp_path) -> None:
     command = [sys.executable, "-m", "loadtest", "run", "--fake", "--rate", "5/s", "--duration"]
     command += ["300", "--warmup", "0", "--out", str(tmp_path), "--raw", str(tmp_path / "raw")]
-    for patience_s in (4, 15, 60):  # on a busy machine it takes longer until anything was said
+    for patience_s in (4, 15, 60):  # on a busy machine the first turns take longer
         out = await interrupted(command, patience_s)
         (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
         if row["figures"]["measured_turns"]:
@@ -165,7 +165,7 @@ async def test_run_interrupted_prints_its_report(tmp_path) -> None:
 
 
 @pytest.mark.long
-async def test_run_terminated_ends_its_server(tmp_path) -> None:
+async def test_run_ends_worker_and_server_on_sigterm(tmp_path) -> None:
     command = [sys.executable, "-m", "loadtest", "run", "--fake", "--duration", "300"]
     gone: list[psutil.Process] = []
 
@@ -184,7 +184,7 @@ async def interrupted(
     number: int = signal.SIGINT,
     look: Callable[[int], None] = lambda pid: None,
 ) -> str:
-    """What the program prints that is interrupted so long after its run has begun."""
+    """Signal the program ``after_s`` seconds into its run and return its output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -209,14 +209,14 @@ def test_require_local_refuses_other_machines() -> None:
         require_local("http://127.0.0.1:8000/v1/tts/stream")
 
 
-async def test_capacity_of_a_server_with_keys(tmp_path) -> None:
+async def test_capacity_of_server_with_keys_needs_admin_key(tmp_path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("boss", "acme", "admin"), entry("joe", "acme"))
     async with gateway(api_keys_file=keys, max_contexts=5) as server:
         told = [await asyncio.to_thread(servers.capacity, server.url, k) for k in ("boss", "joe")]
     assert told == [5, None]
 
 
-def test_shares_of_workers_cover_all_sessions() -> None:
+def test_worker_shares_cover_all_sessions() -> None:
     whole = plan("ws://127.0.0.1:1/", processes=3, max_sessions=100, duration_s=60.0)
     parts = [shares(whole, index) for index in range(3)]
     assert sorted(itertools.chain(*parts)) == list(enumerate(arrivals(whole)))

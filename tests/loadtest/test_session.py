@@ -1,4 +1,4 @@
-"""Servers that stand still, and ones that say too much: in-process, over real sockets."""
+"""Native sessions with servers that stall or send audio after a cancel, over real sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPOKEN = TurnRecord(
 WHOLE = Workload(turns=(1, 1), sentences=(1, 1), tokens_per_s=0, barge_in=0, think_s=0)
 
 
-async def test_stall_timeout_is_put_off_by_progress() -> None:
+async def test_stall_timeout_is_extended_by_progress() -> None:
     async with StallTimeout(60.0) as patience:
         first = patience.until
         await asyncio.sleep(0.01)
@@ -39,13 +39,13 @@ async def test_stall_timeout_is_put_off_by_progress() -> None:
         assert patience.until == far > first + 90
 
 
-async def test_stall_timeout_ends_a_turn() -> None:
+async def test_stall_timeout_ends_turn() -> None:
     async def stand_still() -> None:
         async with StallTimeout(0.01) as patience:
             try:
                 await asyncio.Event().wait()
             finally:
-                patience.progress()  # too late: it makes no difference, and no fault
+                patience.progress()  # too late to have an effect, but no error
 
     with pytest.raises(TimeoutError):
         await stand_still()
@@ -55,25 +55,25 @@ async def test_stall_timeout_ends_a_turn() -> None:
     ("sentence_s", "arrivals", "outcome"),
     [(5.0, [], "failed"), (25.0, [], "unfinished"), (5.0, [(6.0, 100)], "unfinished")],
 )
-def test_judge_unfinished(sentence_s, arrivals, outcome) -> None:
+def test_judge_unfinished_fails_turn_silent_for_long(sentence_s, arrivals, outcome) -> None:
     record = TurnRecord(0, 0, 9, 4.0, sentence_s, 4.0, arrivals=arrivals, ended_s=30.0)
     judge_unfinished(record)
     assert record.outcome == outcome
     assert record.code == ("no_audio" if outcome == "failed" else None)
 
 
-# -- sessions against a server of our own
+# -- sessions against modified replay servers
 
 
 class Hung(bare_server.ReplaySession):
-    """Opens every context and never speaks."""
+    """A server that opens every context and never sends audio."""
 
     async def _speak(self, context_id: str, handle: int) -> None:
         await asyncio.Event().wait()
 
 
 class Late(bare_server.ReplaySession):
-    """Goes on speaking after it has answered a cancel, and tells its metrics then."""
+    """A server that sends more audio after the answer to a cancel, and then the metrics."""
 
     async def _on(self, message: protocol.ClientMessage) -> None:
         if not isinstance(message, protocol.ContextCancel):
@@ -98,7 +98,7 @@ async def listening(talk: type[bare_server.ReplaySession]) -> AsyncIterator[str]
         yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
 
 
-async def test_native_session_with_a_server_that_hangs(monkeypatch) -> None:
+async def test_native_session_fails_when_server_hangs(monkeypatch) -> None:
     monkeypatch.setattr("loadtest.session._SILENT_S", 0.2)
     async with listening(Hung) as url:
         plan = Plan(url, 0.3, 0.0, streams=3, workload=WHOLE, grace_s=0.5)
@@ -110,8 +110,8 @@ async def test_native_session_with_a_server_that_hangs(monkeypatch) -> None:
     assert "| unfinished |" in said
 
 
-async def test_native_session_records_audio_after_a_cancel(monkeypatch) -> None:
-    # Cut off within the first quarter of a second, and spoken on for another.
+async def test_native_session_records_audio_after_cancel(monkeypatch) -> None:
+    # The barge-in comes within a quarter of a second. Audio is sent for another quarter.
     cut = Workload(turns=(2, 2), texts=("Hi.",), tokens_per_s=0, barge_in=1.0, think_s=0)
     async with listening(Late) as url:
         plan = Plan(url, 20.0, 0.0, streams=4, workload=cut, report_every_s=0)
@@ -126,7 +126,7 @@ async def test_native_session_records_audio_after_a_cancel(monkeypatch) -> None:
     assert made.cancel_last_byte.max > made.cancel_ack.max
 
 
-async def test_native_session_progress(monkeypatch) -> None:
+async def test_native_session_text_and_audio_extend_stall_timeout(monkeypatch) -> None:
     told: list[float] = []
     monkeypatch.setattr(StallTimeout, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
     paced = Workload(turns=(1, 1), texts=("Two words.",), tokens_per_s=200, barge_in=0)

@@ -1,4 +1,4 @@
-"""The soak keeps what it has seen, whatever happens to it."""
+"""Readings and reports of the soak test, also after errors and interrupts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def no_client(url: str, seed: int, until: float, done: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), RuntimeError("a mistake")])
-async def test_soak_reports_after_an_error(quick, monkeypatch, error) -> None:
+async def test_soak_reports_after_error(quick, monkeypatch, error) -> None:
     at = itertools.count()
 
     def read(process: psutil.Process, port: int) -> soak.Reading:
@@ -57,7 +57,7 @@ async def test_soak_reports_after_an_error(quick, monkeypatch, error) -> None:
     json.dumps(report, allow_nan=False)
 
 
-async def test_soak_counts_a_failed_reading(quick, monkeypatch) -> None:
+async def test_soak_counts_failed_reading(quick, monkeypatch) -> None:
     at = itertools.count()
 
     def read(process: psutil.Process, port: int) -> soak.Reading:
@@ -71,7 +71,7 @@ async def test_soak_counts_a_failed_reading(quick, monkeypatch) -> None:
     assert (report["ended_by"], report["missed_readings"]) == (None, 1)
 
 
-async def test_soak_reports_an_interrupt(quick, monkeypatch) -> None:
+async def test_soak_reports_interrupt(quick, monkeypatch) -> None:
     monkeypatch.setattr(soak, "client", no_client)
     working = asyncio.create_task(soak.soak(10, 1))
     await asyncio.sleep(0.1)
@@ -80,7 +80,7 @@ async def test_soak_reports_an_interrupt(quick, monkeypatch) -> None:
     assert report["ended_by"] == "interrupt"
 
 
-async def test_soak_client_counts_errors_and_goes_on(monkeypatch) -> None:
+async def test_soak_client_counts_errors_and_continues(monkeypatch) -> None:
     met = iter([NoServerError("gone"), ConnectionLostError(1006, "")])
     monkeypatch.setattr(soak.random.Random, "expovariate", lambda self, rate: 0.0)
     until = time.monotonic() + 60
@@ -103,7 +103,7 @@ async def test_soak_client_counts_errors_and_goes_on(monkeypatch) -> None:
 
 
 class Child:
-    """A process as psutil shows it."""
+    """A stand-in for ``psutil.Process``."""
 
     def __init__(self, pid: int, *command: str, gone: bool = False) -> None:
         self.pid, self._command, self._gone = pid, list(command), gone

@@ -15,7 +15,7 @@ from loadtest.worker import Share, scripts
 from loadtest.workload import Workload, session
 
 
-def test_context_seconds() -> None:
+def test_context_seconds_combines_measured_pace_and_script_length() -> None:
     work = Workload(texts=("ten chars!", "twenty characters ok"), turns=(2, 2))
     spans = [(1.0, 2.0, 10), (5.0, 7.0, 20)]  # a tenth of a second per character
     records = [
@@ -35,7 +35,7 @@ def test_context_seconds() -> None:
 
 
 def speaking(sessions: Sequence[Share], begin_s: float, end_s: float) -> float:
-    """How many turns go on at a time, if each takes as long as was guessed."""
+    """Mean number of turns at a time if each takes its estimated duration."""
     whole = 0.0
     for _, at, turns in sessions:
         for turn in turns:
@@ -45,14 +45,14 @@ def speaking(sessions: Sequence[Share], begin_s: float, end_s: float) -> float:
     return whole / (end_s - begin_s)
 
 
-def test_scripts_under_way_load_the_run_from_its_beginning() -> None:
+def test_scripts_under_way_give_steady_load_from_start() -> None:
     work = Workload()
     plan = Plan(url="", duration_s=100.0, warmup_s=15.0, rate_per_s=5.0, workload=work)
     warmed = msgspec.structs.replace(plan, under_way_s=longest_s(work, plan.seed))
     cold, warm = list(scripts(plan, 0)), list(scripts(warmed, 0))
     steady = speaking(cold, 60, 100)
     assert speaking(cold, 10, 30) < 0.7 * steady
-    # Poisson arrivals of some 150 sessions at a time: within a few times 1 / sqrt(150).
+    # Poisson arrivals, about 150 sessions at a time: within a few times 1 / sqrt(150).
     assert speaking(warm, 15, 35) == pytest.approx(steady, rel=0.25)
     times = [at for _, at, _ in warm]
     assert times == sorted(times)
@@ -63,12 +63,12 @@ def test_scripts_under_way_load_the_run_from_its_beginning() -> None:
     assert all(kept[n] == session(work, 1, n) for n in kept.keys() - begun)
 
 
-def test_labels_tell_loads_apart() -> None:
+def test_labels_distinguish_loads() -> None:
     assert labels((0.1, 0.31, 3.0)) == ["10 %", "31 %", "300 %"]
     assert labels((0.99, 0.994, 0.998)) == ["99.0 %", "99.4 %", "99.8 %"]
 
 
-async def test_sweep_stopped_while_calibrating(monkeypatch) -> None:
+async def test_sweep_stopped_during_calibration_raises(monkeypatch) -> None:
     record = TurnRecord(0, 0, 9, 0, 0, 0, "complete", opened_s=0.0, ended_s=1.0)
     plan = Plan(url="", duration_s=25.0, warmup_s=5.0)
     ran = []
@@ -85,7 +85,7 @@ async def test_sweep_stopped_while_calibrating(monkeypatch) -> None:
     assert len(ran) == 1
 
 
-def test_steady_plan_refuses_too_short_a_run() -> None:
+def test_steady_plan_refuses_short_run_or_no_streams() -> None:
     with pytest.raises(ValueError, match="nothing would be measured"):
         steady_plan(3, 5.0, 1, 1)
     with pytest.raises(ValueError, match="at least 1"):
@@ -94,7 +94,7 @@ def test_steady_plan_refuses_too_short_a_run() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-async def test_sweep_opens_its_share_of_the_capacity() -> None:
+async def test_sweep_opens_given_share_of_capacity() -> None:
     work = Workload(turns=(1, 1), sentences=(1, 2), tokens_per_s=80, barge_in=0, think_s=0)
     plan = Plan(url="", duration_s=25.0, warmup_s=5.0, workload=work)
     announced: list[tuple[str, float]] = []
@@ -110,5 +110,5 @@ async def test_sweep_opens_its_share_of_the_capacity() -> None:
     assert [rate for _, rate in announced] == [row.plan.rate_per_s]
     assert (row.label, row.load) == ("50 %", 0.5)
     assert {record.outcome for record in records} == {"complete"}
-    # Half of 60, as Poisson arrivals fluctuate over 20 s of sessions of 4 s or so.
+    # Half of 60, as far as Poisson arrivals of 4 s sessions fluctuate over 20 s.
     assert 20 < row.figures.streams < 40

@@ -12,13 +12,13 @@ from loadtest.workload import OPENINGS, SENTENCES, Turn, Workload, read_texts, s
 
 
 @given(st.text())
-def test_tokens_join_up_to_the_text(text: str) -> None:
+def test_tokens_join_to_text(text: str) -> None:
     pieces = tokens(text)
     assert "".join(pieces) == text
     assert all(pieces)
 
 
-def test_tokens_are_of_an_llms_length() -> None:
+def test_tokens_have_typical_llm_length() -> None:
     text = " ".join((*OPENINGS, *SENTENCES))
     assert 3 < len(text) / len(tokens(text)) < 5.5
 
@@ -27,13 +27,13 @@ def many(workload: Workload, sessions: int = 600) -> list[Turn]:
     return list(itertools.chain(*(session(workload, 1, index) for index in range(sessions))))
 
 
-def test_session_is_drawn_from_seed_and_number_alone() -> None:
+def test_session_depends_only_on_seed_and_index() -> None:
     assert session(Workload(), 1, 5) == session(Workload(), 1, 5)
     assert session(Workload(), 1, 5) != session(Workload(), 1, 6)
     assert session(Workload(), 1, 5) != session(Workload(), 2, 5)
 
 
-def test_pieces_come_at_the_llms_pace_with_jitter() -> None:
+def test_pieces_follow_token_rate_with_jitter() -> None:
     waits = [
         b.at_s - a.at_s
         for turn in many(Workload(tokens_per_s=40, jitter=0.6))
@@ -45,7 +45,7 @@ def test_pieces_come_at_the_llms_pace_with_jitter() -> None:
     assert even[0].pieces[3].at_s == pytest.approx(3 / 40)
 
 
-def test_barge_ins_and_pauses_are_as_often_and_as_long_as_asked() -> None:
+def test_barge_ins_and_pauses_match_settings() -> None:
     turns = many(Workload(barge_in=0.25, think_s=2))
     cut = [turn for turn in turns if turn.barge_in_s is not None]
     assert len(cut) / len(turns) == pytest.approx(0.25, abs=0.04)
@@ -57,7 +57,7 @@ def test_barge_ins_and_pauses_are_as_often_and_as_long_as_asked() -> None:
     assert {(turn.barge_in_s, turn.think_s) for turn in none} == {(None, 0)}
 
 
-def test_sentence_is_due_with_the_piece_that_ends_it() -> None:
+def test_sentence_is_due_with_its_last_piece() -> None:
     for turn in many(Workload(), 50):
         said = "".join(piece.text for piece in turn.pieces)
         opening = next(each for each in OPENINGS if said.startswith(each))
@@ -66,7 +66,7 @@ def test_sentence_is_due_with_the_piece_that_ends_it() -> None:
         assert len(before) < len(opening) <= len(until)
 
 
-def test_text_without_a_sentence_end_is_due_with_its_last_piece() -> None:
+def test_text_without_sentence_end_is_due_with_last_piece() -> None:
     workload = Workload(texts=("no mark at all",), turns=(1, 1))
     (turn,) = session(workload, 1, 0)
     assert turn.sentence_s == turn.pieces[-1].at_s > 0
@@ -75,7 +75,7 @@ def test_text_without_a_sentence_end_is_due_with_its_last_piece() -> None:
     assert turn.pieces == ((0.0, "no mark at all"),)
 
 
-def test_read_texts(tmp_path) -> None:
+def test_read_texts_skips_blank_lines_and_refuses_empty_file(tmp_path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("One.\n\n  Two.  \n")
     assert read_texts(path) == ("One.", "Two.")

@@ -1,4 +1,4 @@
-"""Random talkers and codecs that keep to their bounds as badly as they are allowed to."""
+"""Random talkers and codecs that are as slow as their bounds allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUNDS = PaceBounds(
     decode_frame_s=0.0005,
     decode_floor=0.9,
 )
-#: What estimators begin with; as much of the codec as they leave to a stream that is alone.
+#: The prior of estimators. ``codec_share`` is the share that they give to a single stream.
 PRIOR = PaceBounds(
     row_s=0.03,
     burst_s=0.2,
@@ -42,7 +42,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One utterance: what is promised, what is chosen, and a seed for what then happens."""
+    """One utterance: its bounds, its settings, and a seed for the actual times."""
 
     bounds: PaceBounds
     settings: ScheduleSettings
@@ -50,7 +50,7 @@ class Case:
     seed: int
 
     def run(self, schedule: type[ChunkSchedule] = ChunkSchedule, *, timers: bool = True) -> Played:
-        """Speak it and play it back, over a network as bad as the guard allows."""
+        """Speak and play the utterance, over a network with as much jitter as the guard allows."""
         rng = Random(self.seed)
         rows, codec = self._rows(rng), self._codec(rng)
         trimmed_s = self.bounds.trimmed_s
@@ -61,12 +61,12 @@ class Case:
         return Played(sent, gaps(_over_network(sent, self.settings.guard_s, rng), FRAME_S), rows)
 
     def talker(self) -> tuple[list[float], Codec]:
-        """The rows and the codec of another run of the same case."""
+        """Rows and codec for another run of the same case."""
         rng = Random(self.seed)
         return self._rows(rng), self._codec(rng)
 
     def _rows(self, rng: Random) -> list[float]:
-        """Times of rows that keep to (S, B), by one of several adversaries."""
+        """Times of rows within (S, B), by one of several adversarial patterns."""
         row_s, burst_s = self.bounds.row_s, self.bounds.burst_s
         count, mode = self.frames + self.settings.delay_rows, rng.randrange(5)
         quick = rng.choice([0.0, 0.1, 0.5, 1.0]) * row_s
@@ -91,8 +91,8 @@ class Case:
         return times
 
     def _codec(self, rng: Random) -> Codec:
-        """Quick with the first window and slow with the others, or anything between. For the
-        first two windows others that begin may be in the way.
+        """A codec that is fast for the first window and slow for the others, or random. The first
+        two windows may also wait for streams that begin.
         """
         bounds, adverse, calls = self.bounds, rng.random() < 0.5, 0
 
@@ -110,7 +110,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was sent when, the silences in it, and when the rows came."""
+    """The sent chunks and their times, the gaps between them, and the times of the rows."""
 
     sent: list[Sent]
     gaps: list[float]
@@ -118,7 +118,7 @@ class Played:
 
 
 def random_case(seed: int, *, slow: bool = True) -> Case:
-    """A case whose codec keeps up with playback; ``slow``: the talker need not."""
+    """A case whose codec keeps up with playback. With ``slow``, the talker may not."""
     rng = Random(seed)
     while True:
         limit = 1.3 if slow else 1.0
@@ -154,7 +154,7 @@ def random_case(seed: int, *, slow: bool = True) -> Case:
 
 
 def _over_network(sent: list[Sent], jitter_s: float, rng: Random) -> list[Sent]:
-    """The same as the client receives it: in order, each up to ``jitter_s`` late."""
+    """The chunks as the client receives them: in order, each up to ``jitter_s`` late."""
     worst, came, received = rng.random() < 0.5, -inf, []
     for i, item in enumerate(sent):
         late = jitter_s * (float(i > 0) if worst else rng.random())

@@ -1,4 +1,4 @@
-"""The model of a listener, and speech that says whose it is, for a session under any events."""
+"""A model of a listener, and speech with numbered frames, for tests of the session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOP, RATE = SPEC.hop_length, SPEC.sample_rate
 
 
 class Listener:
-    """Plays what it is sent in real time, by docs/reference/protocol.md, step by step."""
+    """A listener that plays audio in real time, as docs/reference/protocol.md describes."""
 
     def __init__(self) -> None:
         self.sent = self.reported = 0
@@ -36,21 +36,21 @@ class Listener:
 
 
 class Speech:
-    """What the talker makes of one utterance: frames that say whose and which they are."""
+    """The rows of one utterance. Each frame has the numbers of its utterance and of itself."""
 
     def __init__(self, text: str, utterance: int, frames: int, *, cut: bool) -> None:
         self.text, self.utterance = text, utterance
         own = np.full((frames, SPEC.num_codebooks), utterance % 1000, np.int16)
         own[:, 1] = np.arange(frames) % 1000
-        #: Cut off, there is no end code and the last rows' frames never come.
+        #: If cut off, there is no end code and the frames of the last rows are never complete.
         self.rows = rows_of(own) if not cut else rows_of(own)[:frames]
         self.frames = own if not cut else own[: max(0, frames - SPEC.num_codebooks + 1)]
         self.cut, self.given = cut, 0
 
     @property
     def left(self) -> int:
-        """Rows to come. The end is known one row before the last (``DelayReverter.ended``), so
-        with that one left the next utterance may begin.
+        """Number of rows to come. The end is known one row before the last
+        (``DelayReverter.ended``), so the next utterance may begin while one row is left.
         """
         return len(self.rows) - self.given
 
@@ -62,5 +62,5 @@ class Speech:
 
 
 def heard(codes: Codes) -> Samples:
-    """``[K, T]`` codes as samples: each one its frame's utterance and number."""
+    """Decode ``[K, T]`` codes: each sample has the numbers of its utterance and its frame."""
     return np.repeat(codes[0] * 1000.0 + codes[1], HOP).astype(np.float32)

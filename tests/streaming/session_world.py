@@ -1,4 +1,4 @@
-"""A session in a simulated world: talker, codec and listener."""
+"""A session with a simulated talker, codec and clock."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def settings(
 
 
 class World:
-    """Plays talker, codec and clock for one Session; collects what the client would see."""
+    """Simulated talker, codec and clock for one Session, and a record of its commands."""
 
     def __init__(self, config: SessionSettings, frames: int = 40, silent: int = 0) -> None:
         self.session, self.frames, self.now = Session(config), frames, 0.0
-        self.silent = silent  # of the frames of each utterance, the first
+        self.silent = silent  # number of silent frames at the start of each utterance
         self.sent: list[SendAudio] = []
         self.told: list[Command] = []
         self.talked: list[str] = []
@@ -116,7 +116,7 @@ class World:
         return events
 
     def run(self, until: float = 1e9) -> None:
-        """Let everything happen that is due before ``until``."""
+        """Process all events that are due by ``until``."""
         while True:
             self._rows.sort(key=lambda item: item[0])
             next_event = self._rows[0][0] if self._rows and not self.hold else None

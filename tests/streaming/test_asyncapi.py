@@ -1,6 +1,6 @@
-"""The AsyncAPI document: whole, true to the messages, and in the shape that AsyncAPI 3 asks for.
+"""The AsyncAPI document: complete, consistent with the messages, valid in structure.
 
-(It was held against the specification's own JSON Schema too, which no package brings.)
+It was also validated once against the specification's JSON Schema, which no package contains.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def names(operation: dict[str, Any]) -> list[str]:
     return [resolve(message["$ref"])["name"] for message in operation["messages"]]
 
 
-def test_the_committed_document_is_the_codes_own() -> None:
+def test_asyncapi_committed_document_is_current() -> None:
     path = Path(__file__).parents[2] / "docs" / "reference" / "protocol.asyncapi.json"
     renew = "python -m streaming.protocol.binary --asyncapi > docs/reference/protocol.asyncapi.json"
     assert json.loads(path.read_text()) == DOCUMENT, renew
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_asyncapi_references_resolve() -> None:
     found = list(references(DOCUMENT))
     assert len(found) > 50
     assert all(resolve(reference) for reference in found)
 
 
-def test_it_has_what_the_specification_asks_for() -> None:
+def test_asyncapi_has_structure_of_specification() -> None:
     assert DOCUMENT["asyncapi"] == "3.0.0"
     assert {"title", "version"} <= set(DOCUMENT["info"])
     assert all({"host", "protocol"} <= set(server) for server in DOCUMENT["servers"].values())
@@ -64,13 +64,13 @@ def test_it_has_what_the_specification_asks_for() -> None:
     on_channel = {f"#/channels/stream/messages/{n}" for n in components["messages"]}
     for operation in DOCUMENT["operations"].values():
         assert operation["action"] in ("send", "receive")
-        # Messages of an operation are of its channel, not of the components.
+        # An operation refers to messages of its channel, not of the components.
         assert {message["$ref"] for message in operation["messages"]} <= on_channel
         reply = operation.get("reply", {"messages": []})
         assert {message["$ref"] for message in reply["messages"]} <= on_channel
 
 
-def test_every_message_is_received_or_sent() -> None:
+def test_asyncapi_operations_cover_every_message() -> None:
     tags = {m.__struct_config__.tag for m in (*wire.CLIENT_MESSAGES, *wire.SERVER_MESSAGES)}
     received, sent = [], []
     for operation in DOCUMENT["operations"].values():
@@ -81,7 +81,7 @@ def test_every_message_is_received_or_sent() -> None:
     assert set(DOCUMENT["components"]["messages"]) == tags | {"audio.frame"}
 
 
-def test_its_payloads_are_those_of_the_json_schema() -> None:
+def test_asyncapi_payloads_match_json_schema() -> None:
     text = json.dumps(DOCUMENT["components"]["schemas"]).replace(
         "#/components/schemas/", "#/$defs/"
     )

@@ -1,4 +1,4 @@
-"""The estimate against talkers and codecs whose true capacity it is never told."""
+"""Estimates of capacity, against simulated talkers and codecs whose true capacity is known."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SERIAL = Machine(0.004, 0.0018)
 @pytest.mark.parametrize(
     ("machine", "seed"), [(PARALLEL, 1), (SERIAL, 2), (Machine(0.02, 0.001), 3)]
 )
-def test_what_is_admitted_is_gap_free_and_the_machine_is_used(machine: Machine, seed: int) -> None:
+def test_admission_is_gap_free_and_uses_machine(machine: Machine, seed: int) -> None:
     service = Service(machine, seed)
     began, true = service.now, machine.carries()
     service.run(began + 30, 2.5 * true / 6)
     assert len(service.refused) > 50
     assert max(n for _, n, _ in service.trace) <= true
-    assert service.mean_open(began + 5) >= 0.8 * true  # of the whole, the gaps of arrivals too
+    assert service.mean_open(began + 5) >= 0.8 * true  # including pauses between arrivals
     slots = service.slots(began + 5)
     assert min(slots) >= 0.8 * true
     assert max(slots) - min(slots) <= 2, "the number of slots swings"
@@ -33,14 +33,14 @@ def test_what_is_admitted_is_gap_free_and_the_machine_is_used(machine: Machine, 
     assert service.gap_free(began) >= 0.95
 
 
-def test_half_loaded_nobody_is_refused() -> None:
+def test_admission_refuses_no_stream_at_half_load() -> None:
     service = Service(PARALLEL, 4)
     service.run(service.now + 30, 0.5 * PARALLEL.carries() / 6)
     assert not service.refused
     assert all(not stream.gaps for stream in service.closed)
 
 
-def test_a_slower_machine_takes_fewer_and_a_faster_one_more_again() -> None:
+def test_slots_follow_machine_speed() -> None:
     service = Service(PARALLEL, 5)
     began = service.now
     service.run(began + 10, 12)
@@ -58,7 +58,7 @@ def test_a_slower_machine_takes_fewer_and_a_faster_one_more_again() -> None:
     assert 0.8 * PARALLEL.carries() <= min(slots) <= max(slots) <= PARALLEL.carries()
 
 
-def test_streams_that_are_heard_faster_need_more_of_the_talker() -> None:
+def test_admission_with_faster_playback_is_gap_free() -> None:
     service = Service(PARALLEL, 6)
     began = service.now
     service.run(began + 25, 10, speeds=(1.0, 1.5))
@@ -69,7 +69,7 @@ def test_streams_that_are_heard_faster_need_more_of_the_talker() -> None:
     assert 0.6 * PARALLEL.carries(1.5) <= most
 
 
-def test_capacity_is_bounded_by_a_slow_codec() -> None:
+def test_capacity_is_limited_by_slow_codec() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     capacity.talker.observe(1000, 2.0, 1, 1.0)
     assert capacity.streams(1.0) > 8
@@ -80,11 +80,11 @@ def test_capacity_is_bounded_by_a_slow_codec() -> None:
     assert capacity.streams(21.0, fastest=2.0, mean=1.25) == pytest.approx(0.7 * 5 / 1.25)
 
 
-#: Carries ten streams, if its windows are as long as they may be.
+#: Carries ten streams if its windows have the maximum size.
 CODEC_BOUND = Machine(0.0045, 0.0002, 0.004, 0.003, start_s=0.004)
 
 
-def test_a_service_whose_codec_is_slow_admits_what_it_carries_and_starts_soon() -> None:
+def test_admission_with_slow_codec_is_gap_free_and_starts_soon() -> None:
     service = Service(CODEC_BOUND, 1)
     began = service.now
     service.run(began + 30, 2.5 * CODEC_BOUND.carries_codec() / 6)
@@ -97,7 +97,7 @@ def test_a_service_whose_codec_is_slow_admits_what_it_carries_and_starts_soon() 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_bursts_on_a_slow_codec_are_gap_free(seed: int) -> None:
+def test_bursts_on_slow_codec_are_gap_free(seed: int) -> None:
     service = bursts(CODEC_BOUND, 64, seed)
     assert len(service.closed) > 40
     assert service.refused
@@ -105,7 +105,7 @@ def test_bursts_on_a_slow_codec_are_gap_free(seed: int) -> None:
 
 
 @pytest.mark.parametrize("machine", [PARALLEL, Machine(0.004, 0.0002, start_s=0.004)])
-def test_as_many_as_it_takes_may_come_at_once(machine: Machine) -> None:
+def test_full_load_arriving_at_once_is_gap_free(machine: Machine) -> None:
     service = Service(machine, 1)
     for _ in range(2):
         for _ in range(min(64, int(machine.carries()))):
@@ -124,14 +124,14 @@ def feed(load: TalkerLoad, streams: int, row_s: float, since: float, until: floa
             load.observe(1, row_s, streams, at)
 
 
-def test_before_anything_is_known_the_ceiling_holds() -> None:
+def test_capacity_without_observations_is_ceiling() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 16))
     assert capacity.streams(0.0) == 16
     assert capacity.slots(0.0) == 16
     assert capacity.soon_row_s(1, 0.0) == 0
 
 
-def test_an_utterance_reckons_with_twice_as_many_and_a_few_but_no_more_than_are_admitted() -> None:
+def test_soon_row_s_assumes_load_growth_up_to_slots() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     for second in range(20):
         streams = (1, 10)[second % 2]
@@ -143,33 +143,33 @@ def test_an_utterance_reckons_with_twice_as_many_and_a_few_but_no_more_than_are_
         assert capacity.soon_row_s(streams, 20) == min(FRAME_S, expected)
 
 
-def test_an_utterance_is_not_held_back_for_rows_slower_than_they_are_heard() -> None:
+def test_soon_row_s_is_at_most_frame_duration() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     feed(capacity.talker, 1, 2 * FRAME_S, 0, 5)
     assert capacity.soon_row_s(1, 5) == FRAME_S
 
 
-def test_one_stream_says_nothing_of_many() -> None:
+def test_talker_load_assumes_no_parallelism_after_one_stream() -> None:
     load = TalkerLoad()
     feed(load, 1, 0.01, 0, 5)
     assert load.streams(FRAME_S, 5) == pytest.approx(4, rel=0.01)
 
 
-def test_the_line_is_found_and_not_believed_far_beyond_what_ran() -> None:
+def test_talker_load_extrapolates_to_four_times_observed_streams() -> None:
     load = TalkerLoad()
     for lap in range(6):
         streams = (1, 4)[lap % 2]
         feed(load, streams, 0.010 + 0.0001 * streams, 2 * lap, 2 * lap + 2)
     assert load.row_s(4, 12) == pytest.approx(0.0104, rel=0.02)
     assert load.row_s(8, 12) == pytest.approx(0.0108, rel=0.05)
-    assert load.streams(FRAME_S, 12) == pytest.approx(16, rel=0.05)  # by the line, 299
+    assert load.streams(FRAME_S, 12) == pytest.approx(16, rel=0.05)  # the line alone would give 299
     feed(load, 16, 0.0116, 12, 14)
     assert load.streams(FRAME_S, 14) == pytest.approx(64, rel=0.05)
 
 
-def test_rows_take_no_more_of_the_time_in_which_they_are_heard_than_the_limit() -> None:
+def test_capacity_respects_row_limit() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
-    for second in range(20):  # a step takes nearly all that time, however few there are
+    for second in range(20):  # a step takes nearly a frame's duration even with few streams
         streams = (1, 8)[second % 2]
         row_s = FRAME_S * (0.75 + 0.0125 * (streams - 1))
         feed(capacity.talker, streams, row_s, second, second + 1)
@@ -178,7 +178,7 @@ def test_rows_take_no_more_of_the_time_in_which_they_are_heard_than_the_limit() 
     assert capacity.talker.row_s(admitted, 20) <= 0.921 * FRAME_S
 
 
-def test_an_idle_service_remembers_its_warm_up() -> None:
+def test_capacity_returns_to_warm_up_estimate_when_idle() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     feed(capacity.talker, 1, 0.004, 0, 3)
     capacity.settle()
@@ -193,7 +193,7 @@ def test_an_idle_service_remembers_its_warm_up() -> None:
     assert later[2] == pytest.approx(warm, rel=0.02)
 
 
-def test_a_pause_is_no_slow_row() -> None:
+def test_talker_load_ignores_pause() -> None:
     load = TalkerLoad()
     feed(load, 4, 0.01, 0, 5)
     before = load.row_s(4, 5)
@@ -201,7 +201,7 @@ def test_a_pause_is_no_slow_row() -> None:
     assert load.row_s(4, 66) == pytest.approx(before, rel=0.05)
 
 
-def test_a_slower_talker_is_believed_at_once_and_a_faster_one_when_it_lasts() -> None:
+def test_talker_load_follows_slowdown_quickly_and_speedup_slowly() -> None:
     load = TalkerLoad()
     feed(load, 1, 0.01, 0, 30)
     feed(load, 1, 0.02, 30, 33)
@@ -213,7 +213,7 @@ def test_a_slower_talker_is_believed_at_once_and_a_faster_one_when_it_lasts() ->
     assert load.row_s(1, 100) < 0.011
 
 
-def test_after_a_long_pause_the_machine_is_judged_afresh() -> None:
+def test_talker_load_forgets_pace_after_long_pause() -> None:
     load = TalkerLoad()
     feed(load, 4, 0.02, 0, 30)
     before = load.row_s(4, 30)
@@ -221,7 +221,7 @@ def test_after_a_long_pause_the_machine_is_judged_afresh() -> None:
     assert load.row_s(4, 92) == pytest.approx(before / 2, rel=0.05)
 
 
-def test_what_ran_long_ago_does_not_make_the_line_believed() -> None:
+def test_talker_load_forgets_old_stream_counts() -> None:
     load = TalkerLoad()
     for lap in range(6):
         streams = (1, 16)[lap % 2]
@@ -232,7 +232,7 @@ def test_what_ran_long_ago_does_not_make_the_line_believed() -> None:
     assert load.streams(FRAME_S, 14 + 3600) < busy / 4
 
 
-def test_rows_that_come_together_are_each_counted() -> None:
+def test_talker_load_counts_each_row_of_batch() -> None:
     load = TalkerLoad()
     for lap in range(6):
         streams, at = (1, 4)[lap % 2], 2.0 * lap
@@ -243,7 +243,7 @@ def test_rows_that_come_together_are_each_counted() -> None:
     assert load.row_s(1, 12) == pytest.approx(0.0100, rel=0.02)
 
 
-def test_the_last_slot_under_the_ceiling_opens() -> None:
+def test_slots_reach_ceiling() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 8))
     capacity.settle()
     for second in range(60):  # at first seven slots, then room for twenty
@@ -254,7 +254,7 @@ def test_the_last_slot_under_the_ceiling_opens() -> None:
     assert slots == 8
 
 
-def test_the_number_of_slots_does_not_flicker() -> None:
+def test_slots_do_not_flicker_with_noise() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     capacity.settle()
     rng, seen = Random(1), []
@@ -266,7 +266,7 @@ def test_the_number_of_slots_does_not_flicker() -> None:
     assert changes <= 4
 
 
-def test_codec_cost_is_that_of_the_last_seconds() -> None:
+def test_codec_load_averages_recent_seconds() -> None:
     load = CodecLoad()
     assert load.frame_s == 0
     for second in range(100):
@@ -278,12 +278,12 @@ def test_codec_cost_is_that_of_the_last_seconds() -> None:
     "wrong",
     [{"ceiling": 0}, {"frame_s": 0.0}, {"target": 0.0}, {"codec_target": 0.0}, {"row_limit": 1.5}],
 )
-def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+def test_capacity_settings_refuse_invalid_values(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"positive|shares"):
         CapacitySettings(**{"frame_s": FRAME_S, "ceiling": 4, **wrong})  # type: ignore[arg-type]
 
 
-def test_one_odd_window_after_a_pause_does_not_decide_what_the_codec_costs() -> None:
+def test_codec_load_limits_weight_of_window_after_pause() -> None:
     load = CodecLoad()
     for second in range(30):
         load.observe(25, 0.1, float(second))
@@ -292,25 +292,25 @@ def test_one_odd_window_after_a_pause_does_not_decide_what_the_codec_costs() -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_after_gaps_that_no_engine_explains_fewer_are_admitted_and_later_as_many_again(
+def test_underruns_reduce_slots_until_gaps_end(
     seed: int,
 ) -> None:
     service = Service(SERIAL, seed)
     service.run(service.now + 20, 6)
     before, began = max(service.slots(service.now - 5)), service.now
-    service.neighbour = 20.0  # windows take twenty times as long as is told
+    service.neighbour = 20.0  # windows take twenty times as long as reported
     service.run(began + 25, 6)
     first_gap = min(at for at, _, slots in service.trace if at > began and slots < before)
     assert min(service.slots(first_gap + 3)) <= 0.7 * before
     assert first_gap - began < 5
-    assert service.gap_free(began + 5) > 0.8  # without the limit about half
+    assert service.gap_free(began + 5) > 0.8  # about half without the limit
     service.neighbour, ended = 1.0, service.now
     service.run(ended + 60, 6)
     assert max(service.slots(ended + 50)) >= before - 1
 
 
 def gaps(limit: UnderrunLimit, streams: int, active: int, lost: float, until: float) -> None:
-    """For a second, of each 0.1 s so much comes too late at so many of the streams."""
+    """For one second, a share ``lost`` of the audio is late at ``streams`` of all streams."""
     for step in range(10):
         at = until - 1 + 0.1 * step
         for stream in range(active):
@@ -318,7 +318,7 @@ def gaps(limit: UnderrunLimit, streams: int, active: int, lost: float, until: fl
             limit.observe(stream, 0.1 - gap_s, gap_s, active, at)
 
 
-def test_gaps_of_all_streams_lower_the_limit_by_what_was_not_carried() -> None:
+def test_underrun_limit_falls_by_lost_share() -> None:
     limit = UnderrunLimit()
     gaps(limit, 20, 20, 0.5, 1.0)
     assert 0.4 * 20 <= limit.streams(1.0) <= 0.9 * 0.5 * 20 + 0.01
@@ -326,14 +326,14 @@ def test_gaps_of_all_streams_lower_the_limit_by_what_was_not_carried() -> None:
     assert limit.streams(10.0) > limit.streams(1.0)
 
 
-def test_gaps_of_a_single_stream_lower_nothing() -> None:
+def test_underrun_limit_ignores_gaps_of_single_stream() -> None:
     limit = UnderrunLimit()
     for second in range(1, 10):
         gaps(limit, 1, 20, 0.9, float(second))
     assert limit.streams(10.0) == inf
 
 
-def test_gaps_that_come_back_hold_the_limit_for_longer() -> None:
+def test_underrun_limit_holds_longer_after_repeated_gaps() -> None:
     held_s = []
     limit, now = UnderrunLimit(), 0.0
     for _ in range(3):

@@ -14,13 +14,13 @@ WINDOWS = st.tuples(st.integers(1, 200), st.floats(0, 2), st.floats(0, 2))
 
 
 @given(st.lists(WINDOWS, min_size=8, max_size=40))
-def test_whatever_was_measured_the_bounds_are_valid_and_hold_for_nearly_all(
+def test_bounds_are_valid_and_hold_for_most_windows(
     windows: list[tuple[int, float, float]],
 ) -> None:
     cost = DecodeCostEstimator(PRIOR)
     for window in windows:
         cost.observe(*window)
-    bounds = cost.bounds()  # PaceBounds checks itself
+    bounds = cost.bounds()  # PaceBounds validates its fields
     within = [
         seconds <= bounds.decode_s(frames) * (1 + 1e-9) + 1e-8 and queue <= bounds.queue_s
         for frames, queue, seconds in windows
@@ -28,8 +28,8 @@ def test_whatever_was_measured_the_bounds_are_valid_and_hold_for_nearly_all(
     assert np.mean(within) >= 0.9
 
 
-def test_a_cost_that_only_grows_with_the_frames_has_no_fixed_part_below_zero() -> None:
-    # Found in service: the mean less its own share of it came out as -1.7e-18.
+def test_fixed_cost_is_never_negative() -> None:
+    # Seen in a running service: rounding gave a fixed part of -1.7e-18.
     for seed in range(2000):
         rng = np.random.default_rng(seed)
         cost = DecodeCostEstimator(PRIOR)
@@ -42,7 +42,7 @@ def test_a_cost_that_only_grows_with_the_frames_has_no_fixed_part_below_zero() -
 @pytest.mark.parametrize(
     "wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan")), (1, 0.0, float("inf"))]
 )
-def test_what_cannot_have_been_measured_is_refused(wrong: tuple[int, float, float]) -> None:
+def test_observe_refuses_impossible_measurement(wrong: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="window"):
         DecodeCostEstimator(PRIOR).observe(*wrong)
 
@@ -56,7 +56,7 @@ def windows(rng: Random, fixed_s: float, frame_s: float) -> list[tuple[int, floa
 
 
 @pytest.mark.parametrize(("fixed_s", "frame_s"), [(0.005, 0.0005), (0.01, 0.004), (0.02, 0.0)])
-def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: float) -> None:
+def test_decode_cost_is_close_upper_line(fixed_s: float, frame_s: float) -> None:
     cost, seen = DecodeCostEstimator(PRIOR), windows(Random(2), fixed_s, frame_s)
     for window in seen:
         cost.observe(*window)
@@ -68,11 +68,11 @@ def test_the_cost_is_an_upper_line_and_not_far_above(fixed_s: float, frame_s: fl
     for size in (5, 30, 64, 100):
         assert bounds.decode_s(size) == pytest.approx(fixed_s + frame_s * size, rel=0.1)
     assert bounds.decode_floor > 0.75
-    assert 0.018 <= bounds.queue_s <= 0.02  # the longest, twice: a queue has a long tail
+    assert 0.018 <= bounds.queue_s <= 0.02  # twice the longest wait, since a queue has a long tail
     assert (bounds.row_s, bounds.burst_s) == (PRIOR.row_s, PRIOR.burst_s)
 
 
-def test_one_size_of_window_keeps_the_priors_proportions() -> None:
+def test_single_window_size_keeps_proportions_of_prior() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for _ in range(20):
         cost.observe(10, 0.0, 0.2)
@@ -81,7 +81,7 @@ def test_one_size_of_window_keeps_the_priors_proportions() -> None:
     assert bounds.decode_s(20) == pytest.approx(0.2 * PRIOR.decode_s(20) / PRIOR.decode_s(10))
 
 
-def test_a_few_windows_do_not_replace_the_prior() -> None:
+def test_prior_holds_for_first_windows() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for _ in range(7):
         cost.observe(10, 1.0, 1.0)
@@ -90,7 +90,7 @@ def test_a_few_windows_do_not_replace_the_prior() -> None:
     assert cost.bounds().queue_s == 2.0
 
 
-def test_waits_that_harmed_nobody_are_not_expected() -> None:
+def test_harmless_waits_do_not_raise_queue_bound() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for _ in range(20):
         cost.observe(10, 3.0, 0.01, slack_s=4.0)
@@ -104,7 +104,7 @@ def test_waits_that_harmed_nobody_are_not_expected() -> None:
     assert cost.bounds().queue_s == pytest.approx(2 * 0.03 + 2 * 0.01)
 
 
-def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
+def test_usual_share_gives_cost_of_typical_window() -> None:
     cost = DecodeCostEstimator(PRIOR)
     assert cost.usual_share == 1
     for number in range(80):
@@ -114,8 +114,8 @@ def test_of_many_windows_each_is_taken_to_be_a_usual_one() -> None:
     assert cost.bounds().decode_s(20) * cost.usual_share == pytest.approx(0.01, rel=0.2)
 
 
-def test_what_others_of_a_batch_take_is_no_cost_of_a_window() -> None:
-    """Of the warm-up's eight streams at once nobody should learn what a window alone takes."""
+def test_time_of_other_windows_in_batch_counts_as_wait() -> None:
+    """The warm-up decodes eight streams in a batch, which is not the cost of a single window."""
     cost = DecodeCostEstimator(PRIOR)
     for number in range(40):
         batch = 8 if number % 2 else 1
@@ -123,26 +123,26 @@ def test_what_others_of_a_batch_take_is_no_cost_of_a_window() -> None:
     assert cost.bounds().decode_s(20) == pytest.approx(0.01)
     assert cost.bounds().queue_s == PRIOR.queue_s
     for _ in range(8):
-        cost.observe(20, 0.004, 0.08, slack_s=0.0, batch=8)  # and here one waits for the others
+        cost.observe(20, 0.004, 0.08, slack_s=0.0, batch=8)  # the other windows are a wait
     assert cost.bounds().queue_s == pytest.approx(2 * (0.004 + 0.07))
 
 
-def test_decode_cost_follows_a_change() -> None:
+def test_decode_cost_follows_change() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for window in windows(Random(3), 0.1, 0.01) + 2 * windows(Random(4), 0.005, 0.0005):
         cost.observe(*window)
     assert cost.bounds().decode_s(64) < 0.05
 
 
-def test_waits_of_a_load_long_gone_are_forgotten() -> None:
+def test_waits_of_earlier_load_are_forgotten() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for number in range(400):
         cost.observe(20, 0.5 if number < 100 else 0.01, 0.01)
     assert cost.bounds().queue_s == pytest.approx(2 * 0.01)
 
 
-def test_a_wait_is_forgotten_where_nobody_waits_any_more() -> None:
-    """One speaker alone has a window that waits once in an utterance, if at all."""
+def test_wait_is_forgotten_without_further_waits() -> None:
+    """With a single stream, at most one window of an utterance waits."""
     cost = DecodeCostEstimator(PRIOR)
     for number in range(700):
         cost.observe(20, 0.5 if number == 100 else 0.0, 0.01, slack_s=0.0 if number < 200 else 1.0)
@@ -151,7 +151,7 @@ def test_a_wait_is_forgotten_where_nobody_waits_any_more() -> None:
     assert cost.bounds().queue_s == pytest.approx(0.0)
 
 
-def test_a_wait_harms_when_decoding_ends_too_late() -> None:
+def test_wait_counts_if_decoding_misses_deadline() -> None:
     cost = DecodeCostEstimator(PRIOR)
     for _ in range(20):
         cost.observe(10, 0.03, 0.05, slack_s=0.06)

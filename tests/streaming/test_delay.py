@@ -14,7 +14,7 @@ SIZE, BOC, EOC = 16, 16, 17
 
 
 def oracle(rows: list[list[int]], num_codebooks: int) -> tuple[list[list[int]], bool]:
-    """Frames by the definition, one code at a time; and whether the next one is special."""
+    """Frames by definition, one code at a time, and whether the next one has a special code."""
     frames = []
     t = 0
     while True:
@@ -33,7 +33,7 @@ def codes(values: object) -> Codes:
 
 @st.composite
 def row_streams(draw: st.DrawFn) -> tuple[int, Codes, list[int]]:
-    """K, rows whose codes are rarely special, and a way of cutting them into pushes."""
+    """K, rows with few special codes, and the positions at which pushes split them."""
     num_codebooks = draw(st.integers(1, 5))
     total = draw(st.integers(0, 24))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -44,7 +44,7 @@ def row_streams(draw: st.DrawFn) -> tuple[int, Codes, list[int]]:
 
 
 @given(row_streams())
-def test_any_split_gives_the_frames_of_the_definition(case: tuple[int, Codes, list[int]]) -> None:
+def test_delay_reverter_gives_same_frames_for_any_split(case: tuple[int, Codes, list[int]]) -> None:
     num_codebooks, rows, cuts = case
     frames, ended = oracle(rows.tolist(), num_codebooks)
     split, single = (DelayReverter(num_codebooks, SIZE) for _ in range(2))
@@ -57,10 +57,10 @@ def test_any_split_gives_the_frames_of_the_definition(case: tuple[int, Codes, li
 
 
 @given(row_streams(), st.integers(0, 4))
-def test_what_is_not_heard_is_not_waited_for(
+def test_delay_reverter_does_not_wait_for_inert_codebooks(
     case: tuple[int, Codes, list[int]], inert: int
 ) -> None:
-    """The same frames as of the codebooks that are heard alone, each with zeros after it."""
+    """The frames are those of the other codebooks alone, padded with zeros."""
     num_codebooks, rows, cuts = case
     inert = min(inert, num_codebooks - 1)
     heard = num_codebooks - inert
@@ -72,7 +72,7 @@ def test_what_is_not_heard_is_not_waited_for(
 
 
 @given(row_streams(), st.integers(0, 4), st.integers(0, 6))
-def test_incomplete_frames_are_what_has_come_of_the_next_ones(
+def test_incomplete_frames_have_known_codes_of_next_frames(
     case: tuple[int, Codes, list[int]], inert: int, most: int
 ) -> None:
     num_codebooks, rows, cuts = case
@@ -95,7 +95,7 @@ def test_incomplete_frames_are_what_has_come_of_the_next_ones(
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_delaying_and_reverting_is_the_identity(k: int, total: int, seed: int) -> None:
+def test_apply_delay_and_delay_reverter_round_trip(k: int, total: int, seed: int) -> None:
     frames = np.random.default_rng(seed).integers(0, SIZE, (total, k)).astype(np.int16)
     rows = apply_delay(frames, BOC, EOC)
     assert rows.shape == (total + k - 1, k)
@@ -105,7 +105,7 @@ def test_delaying_and_reverting_is_the_identity(k: int, total: int, seed: int) -
     assert reverter.ended is (k > 1)
 
 
-def test_the_drawing_in_the_docstring() -> None:
+def test_apply_delay_matches_drawing_in_docstring() -> None:
     frames = codes([[10 * t % SIZE + k for k in range(4)] for t in range(3)])
     assert apply_delay(frames, BOC, EOC).T.tolist() == [
         [0, 10, 4, EOC, EOC, EOC],
@@ -115,7 +115,7 @@ def test_the_drawing_in_the_docstring() -> None:
     ]
 
 
-def test_the_end_is_known_with_the_last_frame_and_later_rows_are_ignored() -> None:
+def test_delay_reverter_ends_with_last_frame_and_ignores_later_rows() -> None:
     reverter = DelayReverter(3, SIZE)
     rows = apply_delay(codes([[1, 2, 3], [4, 5, 6]]), BOC, EOC)
     assert [len(reverter.push_rows(row[np.newaxis])) for row in rows] == [0, 0, 1, 1]
@@ -124,7 +124,7 @@ def test_the_end_is_known_with_the_last_frame_and_later_rows_are_ignored() -> No
     assert reverter.push_rows(codes([[7, 8, 9]] * 5)).shape == (0, 3)
 
 
-def test_a_higher_codebook_may_end_first_and_no_special_code_is_ever_returned() -> None:
+def test_delay_reverter_drops_partial_frame_at_end() -> None:
     reverter = DelayReverter(3, SIZE)
     rows = codes([[1, BOC, BOC], [2, 3, BOC], [4, 5, 6], [EOC, EOC, 7], [EOC, EOC, EOC]])
     # Row 3 ends codebooks 0 and 1, so frame 2 is partial; frame 1 is still whole.
@@ -132,13 +132,13 @@ def test_a_higher_codebook_may_end_first_and_no_special_code_is_ever_returned() 
     assert reverter.ended
 
 
-def test_real_codes_up_to_the_largest_are_audio() -> None:
+def test_delay_reverter_accepts_largest_code() -> None:
     reverter = DelayReverter(1, SIZE)
     assert reverter.push_rows(codes([[0], [SIZE - 1], [SIZE], [3]])).tolist() == [[0], [SIZE - 1]]
     assert reverter.ended
 
 
-def test_frames_do_not_share_memory_with_the_rows() -> None:
+def test_frames_do_not_share_memory_with_rows() -> None:
     rows = codes([[1, 2], [3, 4], [5, 6]])
     reverter = DelayReverter(2, SIZE)
     frames = reverter.push_rows(rows[:2])
@@ -158,7 +158,7 @@ def test_frames_do_not_share_memory_with_the_rows() -> None:
         np.zeros((2, 0), np.int16),
     ],
 )
-def test_wrong_rows_are_refused_and_change_nothing(bad: Codes) -> None:
+def test_delay_reverter_refuses_wrong_rows_without_effect(bad: Codes) -> None:
     reverter = DelayReverter(3, SIZE)
     reverter.push_rows(codes([[1, 0, 0], [2, 3, 0]]))
     with pytest.raises(ValueError):
@@ -182,7 +182,7 @@ def test_delay_refuses_wrong_arguments() -> None:
 
 @settings(max_examples=20)
 @given(st.integers(0, 40))
-def test_memory_stays_below_one_pattern(pushes: int) -> None:
+def test_delay_reverter_keeps_fewer_rows_than_codebooks(pushes: int) -> None:
     reverter = DelayReverter(4, SIZE)
     for _ in range(pushes):
         reverter.push_rows(codes([[1, 2, 3, 4]]))
@@ -192,7 +192,7 @@ def test_memory_stays_below_one_pattern(pushes: int) -> None:
 FISH = CodecSpec(44_100, 2048, (40, 10, 10), 1, 0)
 
 
-def test_whole_rows_are_frames_up_to_a_special_code() -> None:
+def test_whole_rows_are_frames_up_to_special_code() -> None:
     rows = codes([[39, 9, 9], [0, 0, 0], [12, 9, 10], [1, 1, 1]])
     reader = WholeRows(FISH.codebook_sizes)
     assert reader.push_rows(rows[:2]).tolist() == rows[:2].tolist()
@@ -203,19 +203,19 @@ def test_whole_rows_are_frames_up_to_a_special_code() -> None:
     assert reader.push_rows(rows[:1]).shape == (0, 3), "nothing follows the end"
 
 
-def test_whole_rows_ends_on_the_first_codebook_s_own_size() -> None:
+def test_whole_rows_end_at_size_of_first_codebook() -> None:
     reader = WholeRows(FISH.codebook_sizes)
     assert reader.push_rows(codes([[11, 1, 1], [40, 1, 1]])).tolist() == [[11, 1, 1]]
     assert reader.ended
 
 
 @pytest.mark.parametrize("bad", [[[1, 2]], [[1, 2, -1]]])
-def test_whole_rows_refuses_what_is_no_row(bad: list[list[int]]) -> None:
+def test_whole_rows_refuse_invalid_row(bad: list[list[int]]) -> None:
     with pytest.raises(ValueError):
         WholeRows(FISH.codebook_sizes).push_rows(codes(bad))
 
 
-def test_row_layout_reads_what_it_lays_out() -> None:
+def test_row_layout_round_trips() -> None:
     frames = codes([[1, 2, 3], [4, 5, 6]])
     delayed = CodecSpec(24_000, 960, (SIZE,) * 3, 1, 1)
     for layout, spec, delay in ((RowLayout.DELAYED, delayed, 2), (RowLayout.WHOLE, FISH, 0)):

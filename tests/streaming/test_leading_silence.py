@@ -1,4 +1,4 @@
-"""Silence that a context begins with is left out, however it is cut into chunks."""
+"""Trimming of the silence at the beginning of a context."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def spoken(silent: int, trim_s: float, frames: int = 40, mode: Mode = "chunked")
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
 @pytest.mark.parametrize("silent", [1, 3, 12, 25])
-def test_speech_begins_at_once_and_nothing_else_is_lost(silent: int, mode: Mode) -> None:
+def test_leading_silence_is_trimmed_and_speech_is_complete(silent: int, mode: Mode) -> None:
     world = spoken(silent, 2.0, mode=mode)
     assert abs(world.sent[0].samples[0]) > 0.003
-    assert world.samples == (2 * world.frames - silent) * HOP  # the second utterance's stays
+    # The second utterance keeps its silence.
+    assert world.samples == (2 * world.frames - silent) * HOP
     assert world.sent[0].is_first
     assert world.sent[0].sample_offset == 0
     assert world.sent[0].trimmed == silent * HOP
@@ -35,21 +36,21 @@ def test_speech_begins_at_once_and_nothing_else_is_lost(silent: int, mode: Mode)
     assert done.report.generated_s == pytest.approx(world.samples / SPEC.sample_rate)
 
 
-def test_no_more_is_left_out_than_the_setting_allows() -> None:
+def test_leading_silence_is_trimmed_up_to_limit() -> None:
     world = spoken(10, 0.1)
     assert world.samples == 2 * world.frames * HOP - round(0.1 * SPEC.sample_rate)
     assert spoken(10, 0.0).samples == 2 * world.frames * HOP
 
 
-def test_an_utterance_that_is_nothing_but_silence_is_heard_as_such() -> None:
+def test_silent_utterance_still_sends_audio() -> None:
     world = spoken(12, 2.0, frames=12)
     assert world.samples > 0
     assert sum(audio.is_first for audio in world.sent) == 1
     assert isinstance(world.told[-1], Done)
 
 
-def test_the_first_chunk_is_so_much_longer() -> None:
-    """Else what is heard of it would not last until the next one."""
+def test_first_chunk_is_longer_by_trimmed_silence() -> None:
+    """Otherwise its audible part would not last until the next chunk."""
     plain, trimmed = spoken(0, 0.0, frames=200), spoken(3, 0.12, frames=200)
     first, longer = (world.windows[0].window.new_frames for world in (plain, trimmed))
     assert longer == first + 3

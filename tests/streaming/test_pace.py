@@ -20,7 +20,7 @@ SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=1
 
 
 def hear(estimator: PaceEstimator, times: Sequence[float]) -> None:
-    """One stream whose rows come one by one at ``times``."""
+    """Observe one stream whose rows come one by one at ``times``."""
     stream = estimator.open()
     for at in times:
         stream.observe(1, at)
@@ -48,7 +48,7 @@ batches = st.lists(
 
 
 @given(batches)
-def test_lateness_is_the_smallest_burst_that_fits_the_definition(
+def test_lateness_is_smallest_burst_that_fits_definition(
     steps: list[tuple[int, float]],
 ) -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
@@ -64,7 +64,7 @@ def test_lateness_is_the_smallest_burst_that_fits_the_definition(
     assert stream.rows == sum(count for count, _ in steps[1:])
 
 
-def test_the_bounds_hold_for_the_streams_they_were_learned_from() -> None:
+def test_bounds_hold_for_observed_streams() -> None:
     rng = Random(1)
     for rho in (0.1, 0.3, 0.45):
         estimator, streams = PaceEstimator(FRAME_S, PRIOR), []
@@ -77,7 +77,7 @@ def test_the_bounds_hold_for_the_streams_they_were_learned_from() -> None:
         assert start_frames(SETTINGS, bounds, left_frames=0) <= 4
 
 
-def test_a_slow_talker_is_bounded_by_a_lower_quantile() -> None:
+def test_slow_talker_is_bounded_by_lower_quantile() -> None:
     def learned(row_s: float) -> PaceBounds:
         estimator = PaceEstimator(FRAME_S, PRIOR)
         for index in range(60):
@@ -91,7 +91,7 @@ def test_a_slow_talker_is_bounded_by_a_lower_quantile() -> None:
     assert learned(0.8 * FRAME_S).burst_s < stall_s
 
 
-def test_the_prior_holds_until_enough_was_seen_and_then_no_more() -> None:
+def test_prior_holds_until_enough_streams_were_observed() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     assert estimator.bounds(SETTINGS) == PRIOR
     for count in range(7):
@@ -105,20 +105,20 @@ def test_the_prior_holds_until_enough_was_seen_and_then_no_more() -> None:
     assert bounds.burst_s < 0.01
 
 
-def test_a_prior_that_is_too_good_is_corrected_by_the_first_stream() -> None:
+def test_optimistic_prior_is_corrected_by_first_stream() -> None:
     estimator = PaceEstimator(FRAME_S, replace(PRIOR, row_s=0.004, burst_s=0.0))
     times = steady(0.8 * FRAME_S)
     stream = estimator.open()
     for at in times[:30]:
         stream.observe(1, at)
-    assert keeps_to(times[:30], estimator.bounds(SETTINGS))  # while it is under way
+    assert keeps_to(times[:30], estimator.bounds(SETTINGS))  # while the stream is open
     for at in times[30:]:
         stream.observe(1, at)
     stream.close()
     assert keeps_to(times, estimator.bounds(SETTINGS))
 
 
-def test_a_prior_slower_than_every_rate_that_is_tried_is_kept() -> None:
+def test_prior_slower_than_every_tried_rate_is_kept() -> None:
     estimator = PaceEstimator(FRAME_S, replace(PRIOR, row_s=1.0))
     hear(estimator, steady(0.9))
     bounds = estimator.bounds(SETTINGS)
@@ -127,7 +127,7 @@ def test_a_prior_slower_than_every_rate_that_is_tried_is_kept() -> None:
 
 
 def run_together(estimator: PaceEstimator, streams: int, row_s: float, start: float) -> float:
-    """``streams`` at once, each with a row every ``row_s``; returns the end."""
+    """Observe ``streams`` together, each with a row every ``row_s`` seconds; return the end."""
     opened = [estimator.open() for _ in range(streams)]
     times = steady(row_s, start=start)
     for at in times:
@@ -138,7 +138,7 @@ def run_together(estimator: PaceEstimator, streams: int, row_s: float, start: fl
     return times[-1]
 
 
-def test_the_bounds_follow_the_load() -> None:
+def test_bounds_follow_load() -> None:
     estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
     for _ in range(10):  # rows come ten times slower with 16 streams than with one
         for _ in range(16):
@@ -155,7 +155,7 @@ def test_the_bounds_follow_the_load() -> None:
     assert estimator.bounds(SETTINGS) == alone
 
 
-def test_a_load_never_seen_before_shows_while_its_streams_are_under_way() -> None:
+def test_bounds_follow_new_load_before_its_streams_end() -> None:
     estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
     for _ in range(200):
         now = run_together(estimator, 1, 0.004, now)
@@ -167,7 +167,7 @@ def test_a_load_never_seen_before_shows_while_its_streams_are_under_way() -> Non
     assert keeps_to(steady(0.03, 20), estimator.bounds(SETTINGS))
 
 
-def test_old_streams_of_the_same_load_are_forgotten() -> None:
+def test_old_streams_of_same_load_are_forgotten() -> None:
     estimator, now = PaceEstimator(FRAME_S, PRIOR), 0.0
     for _ in range(64):
         now = run_together(estimator, 1, 0.03, now)
@@ -176,7 +176,7 @@ def test_old_streams_of_the_same_load_are_forgotten() -> None:
     assert not keeps_to(steady(0.03), estimator.bounds(SETTINGS))
 
 
-def test_a_pause_is_not_the_talkers_pace() -> None:
+def test_pause_does_not_count_as_pace() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     for index in range(10):
         stream, start = estimator.open(), 100.0 * index
@@ -189,7 +189,7 @@ def test_a_pause_is_not_the_talkers_pace() -> None:
     assert estimator.bounds(SETTINGS).burst_s < 0.1
 
 
-def test_rows_that_tell_of_a_pause_do_not_count_it_either() -> None:
+def test_pause_reported_by_rows_does_not_count_as_pace() -> None:
     capacity = Capacity(CapacitySettings(FRAME_S, 64))
     estimator = PaceEstimator(FRAME_S, PRIOR, capacity)
     for index in range(10):
@@ -198,7 +198,7 @@ def test_rows_that_tell_of_a_pause_do_not_count_it_either() -> None:
             stream.observe(1, at)
         held = [
             Arrival(1, at) for at in steady(0.004, 50, start + 0.4)
-        ]  # made before it was held back
+        ]  # generated before the pause
         stream.pause()
         stream.observe_all([*held, Arrival(0, start + 30)])
         stream.observe_all([Arrival(1, at) for at in steady(0.004, 50, start + 30.1)])
@@ -207,7 +207,7 @@ def test_rows_that_tell_of_a_pause_do_not_count_it_either() -> None:
     assert capacity.talker.row_s(1, 930.0) == pytest.approx(0.004, rel=0.05)
 
 
-def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> None:
+def test_short_streams_are_ignored_and_memory_is_bounded() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     for _ in range(50):
         hear(estimator, steady(0.2, 10))
@@ -226,7 +226,7 @@ def test_streams_that_say_little_are_not_remembered_and_memory_is_bounded() -> N
 # -- with the codec's cost
 
 
-def test_streams_that_begin_together_reckon_with_each_others_next_windows() -> None:
+def test_streams_that_begin_together_expect_longer_waits() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     alone = estimator.bounds(SETTINGS)
     streams = [estimator.open() for _ in range(5)]
@@ -245,10 +245,10 @@ def test_streams_that_begin_together_reckon_with_each_others_next_windows() -> N
     assert estimator.bounds(SETTINGS).wait_s == alone.wait_s
 
 
-def test_the_codecs_time_is_shared_with_the_windows_in_it() -> None:
+def test_codec_share_is_divided_among_windows_in_codec() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     assert estimator.bounds(SETTINGS, windows=3).codec_share == pytest.approx(0.8 / 4)
-    for number in range(300):  # one in ten takes half as long again
+    for number in range(300):  # one in ten takes 1.5 times as long
         estimator.decode.observe(20, 0.0, 0.03 if number % 10 else 0.045)
     bounds = estimator.bounds(SETTINGS, windows=3)
     usual_s = bounds.codec_share * bounds.decode_s(20) / 0.045
@@ -267,12 +267,12 @@ def test_any_measurement_gives_usable_bounds(
     for frames, queue_s, decode_s in seen:
         estimator.decode.observe(frames, queue_s, decode_s)
     hear(estimator, [decode_s for _, decode_s in sorted((f, d) for f, _, d in seen)])
-    bounds = estimator.bounds(SETTINGS)  # PaceBounds checks itself
+    bounds = estimator.bounds(SETTINGS)  # PaceBounds validates its fields
     assert start_frames(SETTINGS, bounds, left_frames=100) >= 1
 
 
 @given(batches, st.integers(1, 12), st.booleans())
-def test_rows_told_together_count_as_if_told_one_by_one(
+def test_rows_reported_together_count_like_single_reports(
     steps: list[tuple[int, float]], together: int, paused: bool
 ) -> None:
     one_by_one, in_groups = (
@@ -298,7 +298,7 @@ def test_rows_told_together_count_as_if_told_one_by_one(
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.floats(0.0, 3.0)), min_size=6, max_size=30))
-def test_rows_that_were_made_evenly_count_as_if_each_had_come_by_itself(
+def test_evenly_generated_rows_count_like_single_rows(
     steps: list[tuple[int, float]],
 ) -> None:
     together, singly = (PaceEstimator(FRAME_S, PRIOR).open() for _ in range(2))

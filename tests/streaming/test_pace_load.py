@@ -1,4 +1,4 @@
-"""What the streams that run now mean for the bounds of one that begins."""
+"""Effect of the running streams on the bounds of a new one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streaming.latency import PaceEstimator
 from tests.streaming.schedule_cases import FRAME_S, PRIOR, SETTINGS
 
 
-def test_a_stream_that_is_held_back_does_not_run() -> None:
+def test_paused_stream_does_not_count_as_running() -> None:
     estimator = PaceEstimator(FRAME_S, PRIOR)
     one, two = estimator.open(), estimator.open()
     one.observe(1, 0.0)
@@ -23,10 +23,10 @@ def test_a_stream_that_is_held_back_does_not_run() -> None:
     assert (estimator.live, estimator.running) == (0, 0)
 
 
-def test_a_first_chunk_reckons_with_the_streams_that_are_open() -> None:
+def test_bounds_row_s_grows_with_open_streams() -> None:
     def row_s(live: int) -> float:
         estimator = PaceEstimator(FRAME_S, PRIOR, Capacity(CapacitySettings(FRAME_S, 64)))
-        for count in (1, 8) * 40:  # a talker that does nothing in parallel
+        for count in (1, 8) * 40:  # a talker without parallelism
             start, streams = estimator.now + 0.1, [estimator.open() for _ in range(count)]
             for row in range(1, 41):
                 for stream in streams:
@@ -40,8 +40,8 @@ def test_a_first_chunk_reckons_with_the_streams_that_are_open() -> None:
     assert row_s(8) > row_s(1)
 
 
-def test_no_talker_that_is_too_slow_to_start_soon_is_told_as_a_fast_one_with_a_burst() -> None:
-    """Each rate that is tried then asks for the most that may be held back."""
+def test_bounds_of_very_slow_talker_keep_its_rate() -> None:
+    """At every tried rate the start is then limited by ``max_hold_frames``."""
     settings = replace(SETTINGS, max_hold_frames=60)
     estimator = PaceEstimator(FRAME_S, PRIOR)
     row_s = 4 * FRAME_S

@@ -9,7 +9,7 @@ from streaming.playback import PlaybackClock
 RATE = 1000
 
 
-def test_playback_starts_at_the_first_send_and_stalls_when_dry() -> None:
+def test_playback_starts_at_first_send_and_stalls_when_dry() -> None:
     clock = PlaybackClock(RATE)
     assert clock.dry_at == float("-inf")
     assert (clock.played_samples(5.0), clock.lead_s(5.0)) == (0, 0.0)
@@ -23,7 +23,7 @@ def test_playback_starts_at_the_first_send_and_stalls_when_dry() -> None:
     assert (clock.underruns, clock.underrun_s) == (0, 0.0)
 
 
-def test_a_late_send_is_an_underrun_unless_the_pause_was_meant() -> None:
+def test_late_send_is_underrun_unless_pause_is_intended() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(100, 0.0)
     clock.on_sent(100, 0.1)
@@ -37,7 +37,7 @@ def test_a_late_send_is_an_underrun_unless_the_pause_was_meant() -> None:
     assert clock.dry_at == pytest.approx(2.1)
 
 
-def test_a_report_replaces_the_guess() -> None:
+def test_report_replaces_estimate() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(1000, 0.0)
     clock.on_report(200, 0.5)  # the client began 300 ms late
@@ -52,7 +52,7 @@ def test_a_report_replaces_the_guess() -> None:
     assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(0.2))
 
 
-def test_nonsense_reports_are_clamped() -> None:
+def test_impossible_reports_are_clamped() -> None:
     clock = PlaybackClock(RATE)
     clock.on_report(10**9, 0.0)
     assert clock.played_samples(0.0) == 0
@@ -80,9 +80,9 @@ def test_credit_returns_as_audio_is_played() -> None:
     assert clock.credit_s(1.5, 2.0) == pytest.approx(0.5)
     assert clock.when_credit(0.5, 2.0, 0.5) == pytest.approx(1.5)
     assert clock.when_credit(2.9, 2.0, 0.5) == 2.9
-    # At the limit exactly there is no room yet, and there will be.
+    # Exactly at the limit there is no credit yet, but just after.
     assert 1.0 < clock.when_credit(1.0, 2.0, 0.0) == pytest.approx(1.0)
-    # More than the whole allowance goes out when the buffer is empty.
+    # More than the whole limit is sent when the client has nothing left to play.
     assert clock.when_credit(0.5, 2.0, 5.0) == pytest.approx(3.0)
 
 
@@ -97,7 +97,7 @@ events = st.lists(
 
 
 @given(events)
-def test_whatever_a_client_says_the_clock_stays_sane(history: list[tuple[str, int, float]]) -> None:
+def test_clock_stays_consistent_for_any_reports(history: list[tuple[str, int, float]]) -> None:
     clock, now, reported, lost = PlaybackClock(RATE), 0.0, 0, 0.0
     for kind, samples, step in history:
         now += step
@@ -121,18 +121,18 @@ def test_whatever_a_client_says_the_clock_stays_sane(history: list[tuple[str, in
             assert clock.lead_s(at) < max(2.0 - needed, 1e-9)
 
 
-def test_what_was_not_read_counts_into_the_lead() -> None:
+def test_unread_audio_counts_into_lead() -> None:
     clock = PlaybackClock(RATE)
     clock.on_read(0)
     clock.on_sent(3000, 0.0)
-    assert clock.lead_s(2.0) == pytest.approx(3.0)  # by the clock alone it were one second
+    assert clock.lead_s(2.0) == pytest.approx(3.0)  # one second by the clock alone
     assert clock.when_credit(2.0, 2.0, 0.0) == float("inf")
     assert clock.credit_s(2.0, 2.0) == 0.0
     clock.on_read(2500)
     assert clock.lead_s(2.0) == pytest.approx(1.0)
     assert clock.lead_s(9.0) == pytest.approx(0.5)
     assert clock.when_credit(2.0, 2.0, 1.4) == pytest.approx(2.4)
-    # What is unread makes all of the lead, and all of what is allowed: waiting would not help.
+    # All of the lead is unread audio, so waiting would not reduce it.
     assert clock.when_credit(9.0, 2.0, 1.5) == float("inf")
     clock.on_read(99_999)  # more than was sent
     assert (clock.unread_s, clock.lead_s(9.0)) == (0.0, 0.0)
@@ -140,7 +140,7 @@ def test_what_was_not_read_counts_into_the_lead() -> None:
     assert clock.unread_s == pytest.approx(0.1)
 
 
-def test_some_may_be_on_its_way_however_small_the_lead() -> None:
+def test_unread_slack_does_not_count_into_lead() -> None:
     clock = PlaybackClock(RATE, unread_slack_s=1.5)
     clock.on_read(0)
     clock.on_sent(1000, 0.0)
@@ -149,13 +149,13 @@ def test_some_may_be_on_its_way_however_small_the_lead() -> None:
     assert clock.lead_s(99.0) == pytest.approx(0.5)
 
 
-def test_without_knowledge_everything_counts_as_read() -> None:
+def test_audio_counts_as_read_without_reports() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(3000, 0.0)
     assert clock.lead_s(2.0) == pytest.approx(1.0)
 
 
-def test_playback_at_most_is_no_report() -> None:
+def test_report_of_at_most_only_lowers_estimate() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(3000, 0.0)
     clock.on_report(2500, 1.0, at_most=True)

@@ -1,4 +1,4 @@
-"""What a context measured about itself, against figures done by hand."""
+"""The report of a context, against figures computed by hand."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def sound(silent: int, audible: int) -> np.ndarray:
     return np.r_[np.zeros(silent), np.full(audible, 0.5)].astype(np.float32)
 
 
-def test_what_the_talker_was_held_back_is_not_its_time() -> None:
+def test_rtf_excludes_pauses_of_talker() -> None:
     watch = Stopwatch(RATE)
     watch.on_talker_start(10.0, is_first=True)
     watch.on_rows([Arrival(1, 10.1), Arrival(4, 10.3, evenly=True)])
-    watch.on_rows([Arrival(0, 15.0), Arrival(1, 15.2)])  # it went on at 15.0
+    watch.on_rows([Arrival(0, 15.0), Arrival(1, 15.2)])  # resumed at 15.0
     watch.on_talker_start(20.0, is_first=False)
     watch.on_rows([Arrival(1, 20.5)])
     assert report(watch).rtf == pytest.approx(0.3 + 0.2 + 0.5)
     assert report(watch, generated=0).rtf is None
 
 
-def test_what_an_utterance_waits_for_is_queueing() -> None:
+def test_queue_s_counts_wait_for_first_talker_start() -> None:
     watch = Stopwatch(RATE)
     watch.on_text(1.0)
     watch.on_talker_start(1.0, is_first=True)
@@ -43,7 +43,7 @@ def test_what_an_utterance_waits_for_is_queueing() -> None:
     assert report(watch).rtf == 0.5
 
 
-def test_the_first_audible_sample_counts_when_it_is_heard() -> None:
+def test_ttfa_counts_first_audible_sample_when_played() -> None:
     watch = Stopwatch(RATE)
     watch.on_text(1.0)
     watch.on_audio(sound(100, 0), 2.0)

@@ -14,7 +14,7 @@ def seen(*durations_s: float) -> RetryAfter:
     return retry_after
 
 
-def test_retry_after_takes_the_mean_of_what_was_left_at_that_age() -> None:
+def test_retry_after_averages_remaining_time_at_same_age() -> None:
     retry_after = seen(1.0, 3.0, 5.0)
     assert retry_after.remaining_s(0.0) == pytest.approx(3.0)
     assert retry_after.remaining_s(2.0) == pytest.approx(2.0)
@@ -22,7 +22,7 @@ def test_retry_after_takes_the_mean_of_what_was_left_at_that_age() -> None:
     assert retry_after.remaining_s(10.0) == pytest.approx(10.0)
 
 
-def test_retry_after_is_sooner_where_many_slots_are_held() -> None:
+def test_retry_after_is_sooner_with_many_held_slots() -> None:
     one = seen(4.0).estimate_s([0.0], 1, 0.0)
     many = seen(4.0).estimate_s([0.0] * 8, 1, 0.0)
     assert one == pytest.approx(4.0)
@@ -30,11 +30,11 @@ def test_retry_after_is_sooner_where_many_slots_are_held() -> None:
     assert seen(4.0).estimate_s([0.0] * 8, 3, 0.0) == pytest.approx(1.5)
 
 
-def test_retry_after_is_sooner_for_an_old_slot() -> None:
+def test_retry_after_is_sooner_for_old_slot() -> None:
     assert seen(4.0, 4.1).estimate_s([3.5], 1, 0.0) < seen(4.0, 4.1).estimate_s([0.1], 1, 0.0)
 
 
-def test_retry_after_spreads_those_who_wait() -> None:
+def test_retry_after_spreads_waiting_callers() -> None:
     retry_after = seen(4.0)
     waits = [retry_after.estimate_s([0.0] * 4, 1, 700.0) for _ in range(6)]
     assert waits[:5] == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -51,7 +51,7 @@ def test_retry_after_is_right_on_average() -> None:
         lasts = [rng.expovariate(1 / 5) for _ in range(10)]
         ages = [rng.expovariate(1 / 5) for _ in range(10)]
         told.append(retry_after.estimate_s(ages, 1, 1000.0 * number))
-        true.append(min(lasts))  # what is left does not depend on the age
+        true.append(min(lasts))  # the time left does not depend on the age
     assert sum(told) / sum(true) == pytest.approx(1.0, abs=0.5)
 
 
@@ -60,10 +60,10 @@ def test_retry_after_forgets_old_durations() -> None:
     assert retry_after.remaining_s(0.0) == pytest.approx(2.0)
 
 
-def test_retry_after_is_never_at_once() -> None:
+def test_retry_after_has_minimum() -> None:
     assert seen(4.0).remaining_s(3.999999) >= 0.05
     assert seen(0.0).estimate_s([0.0], 1, 0.0) >= 0.05
 
 
-def test_retry_after_guesses_a_few_seconds_at_first() -> None:
+def test_retry_after_defaults_to_few_seconds() -> None:
     assert 1 < RetryAfter().estimate_s([0.0], 1, 0.0) < 10

@@ -1,4 +1,4 @@
-"""When chunks are sent, with how much lookahead, and what happens when promises are broken."""
+"""Times and lookahead of chunks, also if the bounds do not hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, ran
 
 
 @given(SEEDS)
-def test_an_utterance_in_time_leaves_no_gap_before_it(seed: int) -> None:
+def test_utterance_in_time_follows_without_gap(seed: int) -> None:
     case = random_case(seed, slow=False)
     settings, bounds = case.settings, case.bounds
     rows, codec = case.talker()
@@ -36,7 +36,7 @@ def test_an_utterance_in_time_leaves_no_gap_before_it(seed: int) -> None:
     assert gaps(sent, FRAME_S, dry_at=dry_at) == []
 
 
-def test_the_first_chunk_may_be_larger_while_audio_plays() -> None:
+def test_first_chunk_is_larger_while_audio_plays() -> None:
     rows = [0.014 * (i + 1) for i in range(150)]
 
     def first(dry_at: float) -> Sent:
@@ -50,7 +50,7 @@ def test_the_first_chunk_may_be_larger_while_audio_plays() -> None:
     assert first(0.3).at <= 0.3
 
 
-def test_a_slow_talker_does_not_start_early_only_because_audio_plays() -> None:
+def test_slow_talker_does_not_start_early_while_audio_plays() -> None:
     slow = replace(BOUNDS, row_s=1.2 * FRAME_S, burst_s=0.0)
     schedule = ChunkSchedule(SETTINGS, slow, dry_at=1.0, expected_frames=100)
     schedule.on_frames(8)
@@ -61,7 +61,7 @@ def test_a_slow_talker_does_not_start_early_only_because_audio_plays() -> None:
     assert schedule.decide(1.5).new_frames == held
 
 
-def test_too_little_audio_to_wait_for_does_not_shorten_the_first_chunk() -> None:
+def test_short_lead_does_not_shorten_first_chunk() -> None:
     bounds = replace(BOUNDS, burst_s=0.2)
     first = start_frames(SETTINGS, bounds, left_frames=0)
     m0 = sustainable_frames(SETTINGS, bounds)
@@ -73,7 +73,7 @@ def test_too_little_audio_to_wait_for_does_not_shorten_the_first_chunk() -> None
     assert schedule.decide(0.0).new_frames == first
 
 
-def test_audio_that_still_plays_counts_towards_the_start() -> None:
+def test_lead_reduces_start_frames() -> None:
     for bounds in (replace(BOUNDS, burst_s=0.5), replace(BOUNDS, row_s=0.05)):
 
         def start(lead_s: float, bounds: PaceBounds = bounds) -> int:
@@ -86,7 +86,7 @@ def test_audio_that_still_plays_counts_towards_the_start() -> None:
 
 
 @given(SEEDS, st.integers(0, 10))
-def test_a_full_lookahead_is_never_downgraded(seed: int, field: int) -> None:
+def test_full_lookahead_is_never_narrowed(seed: int, field: int) -> None:
     case = random_case(seed)
     settings = replace(
         case.settings,
@@ -97,7 +97,7 @@ def test_a_full_lookahead_is_never_downgraded(seed: int, field: int) -> None:
 
     class Watched(ChunkSchedule):
         def decide(self, now: float) -> ChunkDecision:
-            # A codec that is late with everything asks for the narrowest window there is.
+            # With a codec that is always late, the narrowest window would be chosen.
             decision = super().decide(now)
             rest = self._frames - self._emitted - decision.new_frames
             if decision.new_frames and decision.lookahead != field:
@@ -111,7 +111,7 @@ def test_a_full_lookahead_is_never_downgraded(seed: int, field: int) -> None:
     assert sum(item.frames for item in sent) == case.frames
 
 
-def test_the_narrow_lookahead_is_used_only_when_the_wide_one_would_be_late() -> None:
+def test_narrow_lookahead_is_used_only_if_wide_would_be_late() -> None:
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)
     schedule.on_frames(first + 2)
@@ -120,7 +120,7 @@ def test_the_narrow_lookahead_is_used_only_when_the_wide_one_would_be_late() -> 
     schedule.on_sent(first, 0.02)
     dry_at = 0.02 + first * FRAME_S
     assert schedule.dry_at == pytest.approx(dry_at)
-    # 2 + 2 frames in hand: enough for the narrow one only, and there is time.
+    # 2 + 2 frames in hand: enough only for the narrow one, and there is time to wait.
     schedule.on_frames(2)
     waiting = schedule.decide(0.03)
     assert waiting.new_frames == 0
@@ -133,10 +133,10 @@ def test_the_narrow_lookahead_is_used_only_when_the_wide_one_would_be_late() -> 
     assert late == ChunkDecision(2, 4, inf)
 
 
-# -- when promises are broken
+# -- if the bounds do not hold
 
 
-def test_after_an_underrun_it_starts_again() -> None:
+def test_schedule_starts_again_after_underrun() -> None:
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)
     schedule.on_frames(first + 2)
@@ -161,7 +161,7 @@ def test_new_bounds_are_used_at_once() -> None:
 
 
 @given(SEEDS, st.floats(1.5, 20))
-def test_every_frame_is_sent_even_if_all_promises_are_broken(seed: int, times: float) -> None:
+def test_every_frame_is_sent_even_if_all_bounds_are_broken(seed: int, times: float) -> None:
     case = random_case(seed)
     rows, codec = case.talker()
     late = [at * times for at in rows]
@@ -170,7 +170,7 @@ def test_every_frame_is_sent_even_if_all_promises_are_broken(seed: int, times: f
     assert sum(item.frames for item in sent) == case.frames
 
 
-def test_one_window_at_a_time_and_no_impossible_events() -> None:
+def test_schedule_refuses_second_window_and_impossible_events() -> None:
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     with pytest.raises(ValueError):
         schedule.on_frames(-1)
@@ -208,7 +208,7 @@ def test_one_window_at_a_time_and_no_impossible_events() -> None:
         {"max_hold_frames": 0},
     ],
 )
-def test_schedule_settings_are_checked(wrong: dict[str, Any]) -> None:
+def test_schedule_settings_refuse_invalid_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         replace(SETTINGS, **wrong)
 
@@ -224,6 +224,6 @@ def test_schedule_settings_are_checked(wrong: dict[str, Any]) -> None:
         {"decode_floor": 1.1},
     ],
 )
-def test_pace_bounds_are_checked(wrong: dict[str, Any]) -> None:
+def test_pace_bounds_refuse_invalid_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         replace(BOUNDS, **wrong)

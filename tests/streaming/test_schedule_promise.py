@@ -1,4 +1,4 @@
-"""No chunk underruns while the pace holds; and each part of the rule is needed for it."""
+"""Absence of underruns while the bounds hold, for which each part of the schedule is needed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.streaming.schedule_cases import FRAME_S, SEEDS, random_case
 
 
 @given(SEEDS)
-def test_no_underrun_if_the_pace_holds(seed: int) -> None:
+def test_schedule_does_not_underrun_within_bounds(seed: int) -> None:
     case = random_case(seed)
     played = case.run()
     assert sum(item.frames for item in played.sent) == case.frames
     assert played.gaps == []
 
 
-def test_no_underrun_if_the_pace_holds_at_length() -> None:
+def test_schedule_does_not_underrun_in_3000_cases() -> None:
     assert [seed for seed in range(3000) if random_case(seed).run().gaps] == []
 
 
@@ -41,7 +41,7 @@ def _mutant_start(change: Callable[[PaceBounds], PaceBounds], fewer: int = 0) ->
 
 
 class _DeadlineWithout(ChunkSchedule):
-    """Ignores something after the first chunk."""
+    """A schedule with other settings and bounds after the first chunk."""
 
     settings: ClassVar[dict[str, float]] = {}
     bounds: ClassVar[dict[str, float]] = {}
@@ -89,7 +89,7 @@ def gaps_among(cases: int, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("name", MUTANT_STARTS)
-def test_the_promise_fails_for_a_wrong_first_chunk(
+def test_schedule_underruns_with_wrong_first_chunk(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule_module, "start_frames", MUTANT_STARTS[name])
@@ -97,15 +97,15 @@ def test_the_promise_fails_for_a_wrong_first_chunk(
 
 
 @pytest.mark.parametrize("mutant", [_NoGuard, _NoQueue, _NoDecode])
-def test_the_promise_fails_for_a_wrong_deadline(mutant: type[ChunkSchedule]) -> None:
+def test_schedule_underruns_with_wrong_deadline(mutant: type[ChunkSchedule]) -> None:
     assert gaps_among(500, schedule=mutant) > 0
 
 
-def test_the_promise_fails_without_timers() -> None:
+def test_schedule_underruns_without_timers() -> None:
     assert gaps_among(500, timers=False) > 0
 
 
-def test_the_promise_fails_for_chunks_that_cannot_be_sustained(
+def test_schedule_underruns_with_unsustainable_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (schedule_module, bounds_module):

@@ -19,7 +19,7 @@ from benchmarks.schedule_sim import (
 from streaming.chunk_schedule import ChunkSchedule
 
 
-def test_gaps_are_the_silences_between_what_was_sent() -> None:
+def test_gaps_are_silences_between_sent_chunks() -> None:
     sent = [Sent(1.0, 10), Sent(1.3, 5), Sent(1.7, 1), Sent(1.64, 1)]
     assert gaps(sent, FRAME_S) == [pytest.approx(0.1)]
     assert gaps(sent[:1], FRAME_S, dry_at=0.5) == [pytest.approx(0.5)]
@@ -31,7 +31,7 @@ def test_gaps_are_the_silences_between_what_was_sent() -> None:
     ("rho", "disturbance"),
     [(0.1, "jitter"), (0.35, "jitter"), (0.7, "jitter"), (0.1, "stalls"), (0.35, "stalls")],
 )
-def test_learned_bounds_keep_nearly_every_stream_free_of_gaps(
+def test_learned_bounds_keep_nearly_every_stream_gap_free(
     kind: str, rho: float, disturbance: str
 ) -> None:
     rng = np.random.default_rng(5)
@@ -49,7 +49,7 @@ def test_learned_bounds_keep_nearly_every_stream_free_of_gaps(
     assert sooner == 60
 
 
-def test_the_table_has_a_line_for_each_talker_and_codec() -> None:
+def test_simulate_has_line_for_each_talker_and_codec() -> None:
     lines = list(simulate(2, 1))
     assert len(lines) == 2 + 2 * 10
     assert {line.count("|") for line in lines} == {7}

@@ -1,4 +1,4 @@
-"""How large chunks are."""
+"""Sizes of chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streaming.chunk_schedule import (
 from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, random_case
 
 
-def test_chunks_grow_up_to_the_cap_and_end_without_crumbs() -> None:
+def test_chunks_grow_to_maximum_and_last_chunk_is_not_tiny() -> None:
     rows = [0.002 * (i + 1) for i in range(300 + 7)]
     quick = replace(BOUNDS, row_s=0.002)
     sent = speak(ChunkSchedule(SETTINGS, quick), SETTINGS, rows, lambda frames, at: at + 0.01)
@@ -32,7 +32,7 @@ def test_chunks_grow_up_to_the_cap_and_end_without_crumbs() -> None:
 
 
 @given(SEEDS)
-def test_no_chunk_is_larger_than_it_may_be(seed: int) -> None:
+def test_chunks_do_not_exceed_maximum_size(seed: int) -> None:
     case = random_case(seed)
     cap = case.settings.max_chunk_frames
     first, *rest = [item.frames for item in case.run().sent]
@@ -42,7 +42,7 @@ def test_no_chunk_is_larger_than_it_may_be(seed: int) -> None:
     assert all(size <= 1.5 * cap for size in rest)
 
 
-def test_a_chunk_takes_its_share_of_the_codec_and_no_less_than_keeps_up() -> None:
+def test_chunk_is_limited_by_codec_share_but_sustainable() -> None:
     def second(share: float, *, finished: bool = False) -> int:
         bounds = replace(BOUNDS, decode_frame_s=0.004, codec_share=share)
         schedule = ChunkSchedule(SETTINGS, bounds)
@@ -65,7 +65,7 @@ def test_a_chunk_takes_its_share_of_the_codec_and_no_less_than_keeps_up() -> Non
     assert second(1.0, finished=True) > second(0.6, finished=True) > second(0.01)
 
 
-def test_a_chunk_lasts_while_it_waits_for_those_who_begin_however_small_its_share() -> None:
+def test_chunk_outlasts_wait_for_beginners_despite_small_codec_share() -> None:
     bounds = replace(BOUNDS, decode_frame_s=0.004, codec_share=0.01, beginners_s=0.2)
     schedule = ChunkSchedule(SETTINGS, bounds, dry_at=5.0)
     schedule.on_frames(90)
@@ -78,8 +78,8 @@ def test_a_chunk_lasts_while_it_waits_for_those_who_begin_however_small_its_shar
     assert schedule.decide(0.0).new_frames >= least
 
 
-def test_a_first_chunk_lasts_while_the_next_is_decoded() -> None:
-    """However late it was itself."""
+def test_first_chunk_outlasts_decode_of_next_chunk() -> None:
+    """Even if the first chunk itself is late."""
     for seed in range(3000):
         case = random_case(seed)
         settings, bounds = case.settings, case.bounds
@@ -90,7 +90,7 @@ def test_a_first_chunk_lasts_while_the_next_is_decoded() -> None:
         assert first * FRAME_S >= decoded_s - 1e-6
 
 
-def test_a_fixed_first_chunk_is_exactly_that_and_only_the_first() -> None:
+def test_fixed_first_chunk_size_applies_only_to_first_chunk() -> None:
     settings = replace(SETTINGS, first_chunk_frames=1)
     rows = [0.014 * (i + 1) for i in range(60)]
     for dry_at in (-inf, 0.5):
@@ -103,7 +103,7 @@ def test_a_fixed_first_chunk_is_exactly_that_and_only_the_first() -> None:
     assert at_once.decide(0.0) == ChunkDecision(1, 2, inf)
 
 
-def test_an_utterance_shorter_than_its_first_chunk_leaves_when_it_ends() -> None:
+def test_utterance_shorter_than_first_chunk_is_emitted_at_end() -> None:
     for frames in (1, 2, 3):
         schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=1.0))
         schedule.on_frames(frames)
@@ -112,7 +112,7 @@ def test_an_utterance_shorter_than_its_first_chunk_leaves_when_it_ends() -> None
         assert schedule.decide(0.0) == ChunkDecision(frames, 0, inf)
 
 
-def test_once_the_talker_has_ended_nothing_is_held_back_against_it() -> None:
+def test_finished_talker_needs_no_frames_held_back() -> None:
     schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=1.0))
     schedule.on_frames(20)
     assert schedule.decide(0.0).new_frames == 0
@@ -123,14 +123,14 @@ def test_once_the_talker_has_ended_nothing_is_held_back_against_it() -> None:
 
 
 @pytest.mark.parametrize(("more", "lookahead"), [(2, 2), (3, 2), (4, 4), (9, 4)])
-def test_a_start_takes_the_wide_lookahead_if_it_is_in_hand(more: int, lookahead: int) -> None:
+def test_start_uses_wide_lookahead_if_in_hand(more: int, lookahead: int) -> None:
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     schedule.on_frames(first + more)
     assert schedule.decide(0.0) == ChunkDecision(first, lookahead, inf)
 
 
-def test_what_is_held_back_for_a_slow_talker_is_bounded() -> None:
+def test_held_back_frames_for_slow_talker_are_limited() -> None:
     slow = replace(BOUNDS, row_s=3 * FRAME_S)
     schedule = ChunkSchedule(SETTINGS, slow)
     schedule.on_frames(151)
@@ -139,7 +139,7 @@ def test_what_is_held_back_for_a_slow_talker_is_bounded() -> None:
     assert schedule.decide(0.0).new_frames == SETTINGS.max_chunk_frames
 
 
-def test_the_smallest_sustainable_chunk_lasts_as_long_as_its_decode() -> None:
+def test_smallest_sustainable_chunk_outlasts_its_decode() -> None:
     for seed in range(200):
         case = random_case(seed)
         context = case.settings.left_context_frames + case.settings.lookahead_frames

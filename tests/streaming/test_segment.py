@@ -17,7 +17,7 @@ def segment(text: str, settings: SegmentSettings = EACH) -> list[str]:
     return segmenter.push(text) + segmenter.flush()
 
 
-# Pieces that the rules are about, glued together in any order, with and without spaces.
+# Pieces that the rules apply to, joined in any order, with and without spaces.
 _PIECES = """
     Hi Hello, Dr. Mr. U.S. p.m. e.g. No. no. 5 3.14 1,000 10:30 2020. 1. 12) J. I. I etc.
     Sat. Sun. Nov. Ma Mar. No min. lbs. Apt. $5/mo. 9a.m.
@@ -43,7 +43,7 @@ SETTINGS = st.builds(
 
 @given(TEXTS, SETTINGS, st.lists(st.integers(0, 200), max_size=6))
 @example("No.", EACH, [1])
-def test_the_result_does_not_depend_on_how_the_text_was_split(
+def test_segmenter_result_does_not_depend_on_pushes(
     text: str, settings: SegmentSettings, cuts: list[int]
 ) -> None:
     whole, chars, parts = (Segmenter(settings) for _ in range(3))
@@ -56,7 +56,9 @@ def test_the_result_does_not_depend_on_how_the_text_was_split(
 
 
 @given(TEXTS, SETTINGS)
-def test_nothing_is_lost_doubled_or_too_long(text: str, settings: SegmentSettings) -> None:
+def test_segmenter_keeps_all_text_once_within_max_chars(
+    text: str, settings: SegmentSettings
+) -> None:
     utterances = segment(text, settings)
     rest = text
     for utterance in utterances:
@@ -69,9 +71,7 @@ def test_nothing_is_lost_doubled_or_too_long(text: str, settings: SegmentSetting
 
 
 @given(TEXTS, SETTINGS)
-def test_what_is_held_back_is_bounded_and_so_is_the_work(
-    text: str, settings: SegmentSettings
-) -> None:
+def test_segmenter_bounds_pending_text_and_work(text: str, settings: SegmentSettings) -> None:
     class Counting(Segmenter):
         steps = 0
 
@@ -83,7 +83,7 @@ def test_what_is_held_back_is_bounded_and_so_is_the_work(
     for char in text * 3:
         segmenter.push(char)
         assert segmenter.pending_chars <= settings.max_chars
-    # Each character is read once; a cut reads what it leaves over again.
+    # Each character is read once; after a cut, the remaining text is read again.
     assert segmenter.steps <= 6 * len(text * 3) + 6
 
 
@@ -91,7 +91,7 @@ TAG = re.compile(r"<\|[a-z_:]{1,20}\|>")
 
 
 @given(TEXTS, SETTINGS)
-def test_segmenter_never_cuts_a_tag(text: str, settings: SegmentSettings) -> None:
+def test_segmenter_never_cuts_tag(text: str, settings: SegmentSettings) -> None:
     if settings.max_chars < 60:
         settings = SegmentSettings(60, settings.min_chars, settings.first_min_chars)
     assert [
@@ -100,10 +100,10 @@ def test_segmenter_never_cuts_a_tag(text: str, settings: SegmentSettings) -> Non
 
 
 @given(st.text(alphabet="ae\u0301\u0308\u200d\ufe0f👩👧🏽🇫🇷क्ष", min_size=1), st.integers(8, 12))
-def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
+def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
     utterances = segment(text, SegmentSettings(most, 1, 1))
     for before, after in pairwise(utterances):
-        if joins(before[-1], after[0]):  # only where there was no other choice
+        if joins(before[-1], after[0]):  # only if there is no other place to cut
             assert all(joins(*pair) for pair in pairwise(before))
             assert len(before) == most
 
@@ -175,11 +175,11 @@ def test_a_written_character_is_never_torn_apart(text: str, most: int) -> None:
         ("  \n ", []),
     ],
 )
-def test_segmenter_examples(text: str, expected: list[str]) -> None:
+def test_segmenter_splits_example_texts(text: str, expected: list[str]) -> None:
     assert segment(text) == expected
 
 
-def test_an_utterance_leaves_with_the_character_that_makes_it_certain() -> None:
+def test_segmenter_emits_sentence_once_its_end_is_certain() -> None:
     segmenter = Segmenter(SegmentSettings())
     assert segmenter.push("Hi.") == []
     assert segmenter.push(" ") == ["Hi."]
@@ -192,7 +192,7 @@ def test_an_utterance_leaves_with_the_character_that_makes_it_certain() -> None:
     assert segmenter.flush() == []
 
 
-def test_a_word_that_may_be_a_day_waits_for_what_tells() -> None:
+def test_segmenter_waits_for_text_after_possible_weekday() -> None:
     segmenter = Segmenter(EACH)
     assert segmenter.push("The Sun. ") == []
     assert segmenter.push("N") == []
@@ -204,7 +204,7 @@ def test_a_word_that_may_be_a_day_waits_for_what_tells() -> None:
     assert segmenter.flush() == ["On Sun. Nov. 5"]
 
 
-def test_short_sentences_wait_unless_they_come_first() -> None:
+def test_segmenter_joins_sentences_below_minimum_length() -> None:
     segmenter = Segmenter(SegmentSettings(min_chars=8, first_min_chars=1))
     assert segmenter.push("Yes. No. Maybe. Never again. ") == ["Yes.", "No. Maybe.", "Never again."]
     assert segmenter.push("Ok. ") == []
@@ -214,7 +214,7 @@ def test_short_sentences_wait_unless_they_come_first() -> None:
     assert eager.push("Oh. Oh no. Ah. ") == ["Oh. Oh no.", "Ah."]
 
 
-def test_a_long_sentence_that_comes_first_begins_with_its_clauses() -> None:
+def test_segmenter_cuts_long_first_sentence_at_clause() -> None:
     settings = SegmentSettings(60, 1, 1, first_max_chars=20)
     segmenter = Segmenter(settings)
     assert segmenter.push("well, let me see, what") == ["well, let me see,"]
@@ -228,7 +228,7 @@ def test_a_long_sentence_that_comes_first_begins_with_its_clauses() -> None:
     assert segment("x, two three four five six", settings) == ["x, two three four five six"]
 
 
-def test_a_long_sentence_is_cut_at_the_best_weaker_boundary() -> None:
+def test_segmenter_cuts_long_sentence_at_best_boundary() -> None:
     settings = SegmentSettings(20, 1, 1)
     assert segment("one two three, four five six", settings) == ["one two three,", "four five six"]
     assert segment("one two three four five", settings) == ["one two three four", "five"]
@@ -245,7 +245,7 @@ def test_a_long_sentence_is_cut_at_the_best_weaker_boundary() -> None:
     ]
 
 
-def test_a_cut_keeps_a_tag_with_the_text_after_it() -> None:
+def test_segmenter_cut_keeps_tag_with_following_text() -> None:
     settings = SegmentSettings(30, 1, 1)
     assert segment("one two three four <|pause|> five six", settings) == [
         "one two three four",
@@ -259,18 +259,18 @@ def test_a_cut_keeps_a_tag_with_the_text_after_it() -> None:
     assert segment("x" * 25 + "<|pause|>" + "y", settings) == ["x" * 25, "<|pause|>y"]
 
 
-def test_what_is_too_long_for_a_tag_is_text() -> None:
+def test_segmenter_treats_overlong_tag_as_text() -> None:
     long = "<|" + "x" * 60
     assert segment(f"{long}。ok|> y", EACH) == [f"{long}。", "ok|> y"]
     assert segment(f"<|{'x' * 40}。|> y", EACH) == [f"<|{'x' * 40}。|> y"]
 
 
-def test_abbreviations() -> None:
+def test_is_abbreviation_knows_common_forms() -> None:
     assert all(map(is_abbreviation, ["Dr", "e.g", "U.S", "p.m", "J", "Ph.D", "т.е", "A"]))
     assert not any(map(is_abbreviation, ["", "I", "is", "3", "3.1", "a..b", "你", "www.x.y"]))
 
 
-def test_segment_settings_are_checked() -> None:
+def test_segment_settings_refuse_invalid_values() -> None:
     for wrong in ((1, 1, 1), (10, 0, 1), (10, 1, 0), (10, 11, 1), (10, 1, 11)):
         with pytest.raises(ValueError):
             SegmentSettings(*wrong)

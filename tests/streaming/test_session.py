@@ -1,4 +1,4 @@
-"""The state machine of one context, driven by hand: time is a number here."""
+"""The state machine of one context, in simulated time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streaming.spec import UNKNOWN
 from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
-def test_every_frame_is_sent_once_in_order_and_then_the_context_is_done() -> None:
+def test_session_sends_every_frame_once_in_order_then_done() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence. And"))
     world.post(TextAppended(" another one."))
@@ -56,7 +56,7 @@ def world_first_send(world: World) -> float:
     return rows * ROW_S + 0.003
 
 
-def test_the_first_chunk_is_small_and_later_ones_grow() -> None:
+def test_first_chunk_is_small_and_later_chunks_grow() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A long one."))
     world.post(EndAsked())
@@ -69,8 +69,8 @@ def test_the_first_chunk_is_small_and_later_ones_grow() -> None:
 
 
 @pytest.mark.parametrize("frames", [1, 2, 5, 60])
-def test_what_has_begun_is_looked_at_before_it_is_complete(frames: int) -> None:
-    """The first chunk goes out sooner by the rows that its lookahead need not wait for."""
+def test_incomplete_frames_are_used_as_lookahead(frames: int) -> None:
+    """The first chunk is sent earlier, since its lookahead need not be complete."""
     worlds = [World(settings(incomplete=n), frames=frames) for n in (0, 2)]
     for world in worlds:
         world.post(TextAppended("A long one."))
@@ -103,7 +103,7 @@ def test_whole_mode_decodes_each_utterance_once() -> None:
     assert len(world.sent) == 2
 
 
-def test_a_flush_speaks_half_a_sentence_and_is_told_after_its_audio() -> None:
+def test_flush_speaks_partial_sentence_and_is_reported_after_audio() -> None:
     world = World(settings())
     world.post(TextAppended("Half a sent"))
     assert world.talked == []
@@ -112,12 +112,12 @@ def test_a_flush_speaks_half_a_sentence_and_is_told_after_its_audio() -> None:
     assert world.talked == ["Half a sent"]
     assert world.told[-1] == Flushed("f1")
     assert world.samples == world.frames * SPEC.hop_length
-    world.post(FlushAsked("f2"))  # nothing is left: done at once
+    world.post(FlushAsked("f2"))  # no text is left: done at once
     assert world.told[-1] == Flushed("f2")
     assert world.session.is_idle
 
 
-def test_lead_stops_the_codec_and_the_next_utterance_until_something_was_played() -> None:
+def test_lead_limit_holds_back_codec_and_next_utterance() -> None:
     lead_s = 1.0
     world = World(settings(max_lead_s=lead_s), frames=100)
     world.post(TextAppended("One is here. Two is here. Three is here. "))
@@ -125,15 +125,15 @@ def test_lead_stops_the_codec_and_the_next_utterance_until_something_was_played(
     while world.told[-1:] != [Flushed("f")]:
         world.run(world.now + 0.1)
         lead = world.samples / SPEC.sample_rate - world.now
-        assert lead < lead_s + 50 * SPEC.frame_s  # a chunk may go over, by itself at most
+        assert lead < lead_s + 50 * SPEC.frame_s  # one chunk may exceed the limit
         in_hand = sum(world.frames for _ in world.talked) * SPEC.frame_s - world.now
         assert in_hand < 2 * 100 * SPEC.frame_s + lead_s
     assert world.samples == 3 * 100 * SPEC.hop_length
     assert not any(audio.late for audio in world.sent)
 
 
-def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
-    """The whole utterance is sent at one moment and is as long as the lead allowed."""
+def test_lead_exactly_at_limit_does_not_stall_session() -> None:
+    """The utterance is sent all at once and is exactly as long as the allowed lead."""
     frames = 40
     world = World(settings("whole", max_lead_s=frames * SPEC.frame_s), frames=frames)
     world.post(TextAppended("One. Two is here. "))
@@ -142,16 +142,15 @@ def test_a_lead_that_is_the_limit_exactly_stops_nothing_for_ever() -> None:
     world.post(AudioDecoded(0, np.zeros(frames * SPEC.hop_length, np.float32)))
     assert world.session._queue.playback.lead_s(world.now) == frames * SPEC.frame_s
     assert world.talked == ["One."]
-    world._rows.clear()  # nothing else will happen: the session must have asked to be woken
+    world._rows.clear()  # no further event comes: the session must have set a timer
     world.run()
     assert world.talked == ["One.", "Two is here."]
 
 
 @pytest.mark.parametrize("is_read", [None, 0], ids=["played", "read"])
-def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None) -> None:
-    """The second utterance waits for room; a timer for this very moment would come back to the
-    same question until something else happened. What is read counts with a slack of what is less
-    than two seconds of lead.
+def test_lead_exactly_at_limit_sets_no_immediate_timer(is_read: int | None) -> None:
+    """The second utterance waits for credit. A timer for the present moment would fire again and
+    again without effect. Unread audio has a slack of two seconds minus the lead limit.
     """
     frames = 25
     world = World(settings(max_lead_s=frames * SPEC.frame_s))
@@ -162,7 +161,7 @@ def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None
     if is_read is not None:
         session.handle(AudioRead(is_read), 0.0)
     commands = session.handle(RowsReceived(0, TalkerRows(rows, "stop")), 0.0)
-    # while its backlog waits for the codec, that answer will tell when to look again
+    # no timer while a window is in the codec, since its result triggers the next step
     assert not any(isinstance(one, SetTimer) for one in commands)
     while decode := next((one for one in commands if isinstance(one, Decode)), None):
         samples = np.zeros(decode.window.new_frames * SPEC.hop_length, np.float32)
@@ -176,7 +175,7 @@ def test_at_the_limit_exactly_no_timer_rings_again_and_again(is_read: int | None
 
 
 @pytest.mark.parametrize("is_client", [True, False])
-def test_gap_is_told_unless_it_came_of_what_was_not_read(is_client: bool) -> None:
+def test_gap_is_reported_unless_client_did_not_read(is_client: bool) -> None:
     world = World(settings(max_lead_s=2.0), frames=400)
     if is_client:
         world.session.handle(AudioRead(0), 0.0)
@@ -196,7 +195,7 @@ def test_gap_is_told_unless_it_came_of_what_was_not_read(is_client: bool) -> Non
 
 
 @pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])
-def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -> None:
+def test_talker_is_paused_two_chunks_beyond_lead(lead_s: float) -> None:
     world = World(settings(max_lead_s=lead_s), frames=1000)
     world.post(TextAppended("A very long one. "))
     largest = 0.0
@@ -205,9 +204,9 @@ def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -
     assert world.now < 30, "rows are wanted for ever"
     generated = world.session._queue.generated_frames * SPEC.frame_s
     largest = max(largest, generated - world.now)
-    # One chunk may be sent beyond the lead, and two more be in hand.
+    # One chunk may be sent beyond the lead, and two more may be in hand.
     assert lead_s <= largest <= lead_s + (1.5 + 2.5) * 50 * SPEC.frame_s
-    world.hold = True  # the talker stops, and playback goes on: then more is wanted again
+    world.hold = True  # no rows come while playback continues, so they are wanted again
     while world.paused:
         world.hold = False
         world._rows = [item for item in world._rows if not isinstance(item[1], RowsReceived)]
@@ -215,14 +214,14 @@ def test_rows_are_wanted_as_far_as_the_lead_and_two_chunks_more(lead_s: float) -
     assert not any(audio.late for audio in world.sent)
 
 
-def test_whole_mode_never_pauses_the_talker() -> None:
+def test_whole_mode_never_pauses_talker() -> None:
     world = World(settings("whole", max_lead_s=0.1), frames=1000)
     world.post(TextAppended("A very long one. "))
     world.run(2.0)
     assert not world.paused
 
 
-def test_playback_reports_open_the_credit_early() -> None:
+def test_playback_report_restores_credit_early() -> None:
     world = World(settings(max_lead_s=1.0), frames=200)
     world.post(TextAppended("A long one. "))
     world.run(0.9)
@@ -235,7 +234,7 @@ def test_playback_reports_open_the_credit_early() -> None:
 
 
 @pytest.mark.parametrize("at", [0.0, 0.004, 0.02, 0.05, 0.1, 0.3, 1.0])
-def test_after_a_cancel_nothing_more_comes(at: float) -> None:
+def test_session_sends_nothing_after_cancel(at: float) -> None:
     world = World(settings(), frames=100)
     world.post(TextAppended("One is here. Two is here. "))
     world.run(at)
@@ -255,7 +254,7 @@ def test_after_a_cancel_nothing_more_comes(at: float) -> None:
     assert len(world.told) == told
 
 
-def test_a_cancel_counts_neither_unsent_nor_unplayed_audio() -> None:
+def test_cancel_excludes_unsent_and_unplayed_audio() -> None:
     world = World(settings(), frames=100)
     world.post(TextAppended("Nineteen characters. "))
     world.run(3.0)
@@ -264,11 +263,11 @@ def test_a_cancel_counts_neither_unsent_nor_unplayed_audio() -> None:
     assert isinstance(cancelled, Cancelled)
     assert cancelled.sent_s == world.samples / 24_000 - 1
     assert cancelled.played_s == 2.0
-    assert cancelled.text_spoken == "Nineteen "  # half of it was played; cut at a word's end
+    assert cancelled.text_spoken == "Nineteen "  # half of it was played; cut at the end of a word
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 2.0])
-def test_lead_and_figures_are_of_what_is_heard(speed: float) -> None:
+def test_lead_and_figures_count_played_seconds_at_any_speed(speed: float) -> None:
     lead_s, rate = 2.0, SPEC.sample_rate * speed
     world = World(settings(max_lead_s=lead_s, speed=speed), frames=600)
     world.post(TextAppended("A very long one. "))
@@ -291,7 +290,7 @@ def test_lead_and_figures_are_of_what_is_heard(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])
-def test_what_was_spoken_does_not_depend_on_the_speed(speed: float) -> None:
+def test_spoken_text_does_not_depend_on_speed(speed: float) -> None:
     world = World(settings(speed=speed), frames=100)
     world.post(TextAppended("Nineteen characters. "))
     world.run(3.0)

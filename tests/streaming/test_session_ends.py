@@ -1,4 +1,4 @@
-"""How contexts end: with nothing to say, refused text, failures, at their longest."""
+"""Ends of contexts: without speech, by failure, at maximum length. Also the delay of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
 
 
 def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> World:
-    """A context of one utterance, all of whose rows are taken at once."""
+    """A context with one utterance, whose rows come in one batch."""
     world = World(settings())
     world.post(TextAppended(text))
     world.post(EndAsked())
@@ -32,7 +32,7 @@ def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> W
     return world
 
 
-def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
+def test_utterance_with_nothing_to_say_is_skipped() -> None:
     world = World(settings())
     world.post(TextAppended("Great! \N{SMILING FACE WITH SUNGLASSES}"))
     world.post(EndAsked())
@@ -47,7 +47,7 @@ def test_an_utterance_with_nothing_to_say_is_passed_over() -> None:
     assert {int(1024 * value) for a in world.sent for value in a.samples} == {101}
 
 
-def test_a_context_with_nothing_to_say_at_all_ends_with_an_error() -> None:
+def test_context_with_nothing_to_say_ends_with_error() -> None:
     world = World(settings())
     world.post(TextAppended("\N{SMILING FACE WITH SUNGLASSES}"))
     world.post(EndAsked())
@@ -59,7 +59,7 @@ def test_a_context_with_nothing_to_say_at_all_ends_with_an_error() -> None:
     assert done.error.code is ErrorCode.INVALID_TEXT
 
 
-def test_a_context_without_text_ends_with_an_error() -> None:
+def test_context_without_text_ends_with_error() -> None:
     world = World(settings())
     world.post(TextAppended(""))
     world.post(EndAsked())
@@ -69,7 +69,7 @@ def test_a_context_without_text_ends_with_an_error() -> None:
     assert done.error.code is ErrorCode.INVALID_TEXT
 
 
-def test_text_after_the_end_is_refused_and_changes_nothing() -> None:
+def test_request_after_end_is_refused_without_effect() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence."))
     world.post(EndAsked())
@@ -81,7 +81,7 @@ def test_text_after_the_end_is_refused_and_changes_nothing() -> None:
     assert world.talked == ["One sentence."]
 
 
-def test_text_over_the_limit_is_refused_whole_and_the_rest_goes_on() -> None:
+def test_text_over_limit_is_refused_and_context_continues() -> None:
     world = World(settings(chars=20))
     world.post(TextAppended("Ten chars."))
     with pytest.raises(RequestError) as caught:
@@ -93,7 +93,7 @@ def test_text_over_the_limit_is_refused_whole_and_the_rest_goes_on() -> None:
     assert "".join(world.talked).replace(" ", "") == "Tenchars.Fits."
 
 
-def test_a_failure_ends_the_context_with_its_error() -> None:
+def test_failure_ends_context_with_its_error() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence. "))
     error = BackendError(ErrorCode.ENGINE_FAILED, "no")
@@ -103,7 +103,7 @@ def test_a_failure_ends_the_context_with_its_error() -> None:
     assert world.session.handle(TextAppended("x"), 0.0) == []
 
 
-def test_an_utterance_at_its_longest_is_told() -> None:
+def test_utterance_at_maximum_length_ends_with_reason_length() -> None:
     rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
     world = spoken(TalkerRows(rows, "length"))
     assert isinstance(world.told[-1], Done)
@@ -111,21 +111,21 @@ def test_an_utterance_at_its_longest_is_told() -> None:
     assert world.samples == (9 - SPEC.num_codebooks + 1) * SPEC.hop_length
 
 
-def test_an_end_in_the_last_row_that_is_allowed_is_an_end() -> None:
+def test_end_code_in_last_allowed_row_is_complete() -> None:
     world = spoken(TalkerRows(rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16)), "length"))
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].reason == "complete"
 
 
-def test_words_that_an_utterance_cut_at_its_longest_has_not_reached_are_not_told() -> None:
+def test_words_beyond_maximum_length_are_not_reported() -> None:
     rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
-    first_word = np.zeros(9, np.float32)  # where in the text each row speaks
+    first_word = np.zeros(9, np.float32)  # position in the text of each row
     world = spoken(TalkerRows(rows, "length", first_word), "One two three four.")
     told = [word.text for one in world.told if isinstance(one, WordsSent) for word in one.timings]
     assert told == ["One"]
 
 
-def test_the_talkers_time_ends_with_its_last_row_whenever_that_is_taken() -> None:
+def test_rtf_ends_at_arrival_of_last_row() -> None:
     rows = rows_of(np.full((20, SPEC.num_codebooks), 7, np.int16))
     batch = TalkerRows(rows, "stop", None, (Arrival(len(rows), 0.2),))
     soon, late = (spoken(batch, at=at).told[-1] for at in (0.2, 0.6))
@@ -134,7 +134,7 @@ def test_the_talkers_time_ends_with_its_last_row_whenever_that_is_taken() -> Non
     assert soon.report.rtf == late.report.rtf
 
 
-def test_a_pause_in_the_text_is_no_underrun() -> None:
+def test_pause_in_text_is_no_underrun() -> None:
     world = World(settings(), frames=10)
     world.post(TextAppended("One is here. "))
     world.run(5.0)
@@ -146,7 +146,7 @@ def test_a_pause_in_the_text_is_no_underrun() -> None:
     assert not any(audio.late for audio in world.sent)
 
 
-def test_rows_are_delayed_only_while_enough_is_playing() -> None:
+def test_row_delay_is_at_most_half_of_audio_still_playing() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     session = world.session
@@ -159,7 +159,7 @@ def test_rows_are_delayed_only_while_enough_is_playing() -> None:
     assert session._queue.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
 
 
-def test_rows_before_the_first_sound_are_delayed_for_half_of_what_it_is_short_of() -> None:
+def test_row_delay_before_first_chunk_is_half_of_missing_rows() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     delays: list[tuple[float, float]] = []
@@ -172,7 +172,7 @@ def test_rows_before_the_first_sound_are_delayed_for_half_of_what_it_is_short_of
     assert delay_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
 
 
-def test_rows_are_delayed_no_longer_than_leaves_time_for_two_windows() -> None:
+def test_row_delay_leaves_time_for_two_windows() -> None:
     plan = settings()
     dear = replace(plan.queue.bounds(), queue_s=0.15)
     world = World(replace(plan, queue=replace(plan.queue, bounds=lambda: dear)), frames=200)
@@ -192,7 +192,7 @@ def test_rows_are_delayed_no_longer_than_leaves_time_for_two_windows() -> None:
     assert looks
 
 
-def test_whole_mode_takes_each_row_at_once() -> None:
+def test_whole_mode_does_not_delay_rows() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("A sentence of some length. "))
     world.run(until=0.05)

@@ -1,4 +1,4 @@
-"""A session whose talker makes whole frames and whose codec is causal and has a history."""
+"""A session whose rows are whole frames and whose codec is causal with a history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def random_frames() -> Codes:
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
 @pytest.mark.parametrize("ends_by_code", [False, True])
-def test_session_of_whole_rows_streams_what_one_go_decodes(mode: str, ends_by_code: bool) -> None:
+def test_session_with_whole_rows_equals_one_shot_decode(mode: str, ends_by_code: bool) -> None:
     schedule = ScheduleSettings(
         frame_s=SPEC.frame_s, delay_rows=0, left_context_frames=SPEC.left_frames,
         first_lookahead_frames=0, lookahead_frames=0, max_chunk_frames=12,

@@ -1,9 +1,9 @@
-"""A session under any order of events that can happen to it, by hypothesis' state machine.
+"""A session under any possible order of events, by Hypothesis' state machine.
 
-The world around it is as unkind as the contracts allow: rows come one by one or in heaps,
-windows come back late, timers ring when they like, clients report nonsense, anything fails at
-any time. Every frame says whose it is, and a model of the listener of the test's own knows how
-far playback has got.
+Everything behaves as badly as its contract allows: rows come one by one or in large batches,
+windows are decoded late, timers fire at any time, clients report impossible positions, and
+anything fails at any time. Every frame has the number of its utterance, and a model of the
+listener computes how far playback has got.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from tests.streaming.session_world import SPEC
 from tests.streaming.session_world import settings as session_settings
 
 MOST_CHARS = 120
-#: What may be in hand beyond the credit: two of the largest chunks and the lookahead, and one
-#: more chunk that is with the codec (``streaming.utterance_queue``).
+#: Frames that may be in hand beyond the credit: two of the largest chunks, the lookahead and one
+#: chunk in the codec (``streaming.utterance_queue``).
 SPARE_FRAMES = 3 * 50 + 3
 TEXT = st.text(alphabet="ab .!\n\u3002<|>1", min_size=0, max_size=40)
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """One context. Rules are what can happen to it, invariants what must hold always."""
+    """One context. Rules are possible events; invariants must hold after each of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(utterance=st.integers(0, 20))
     def something_late_comes(self, utterance: int) -> None:
-        """Of an utterance that nobody works on: it must change nothing."""
+        """Results for an utterance that is not in progress must change nothing."""
         if self.talking is None or self.talking.utterance != utterance:
             self.post(
                 RowsReceived(utterance, TalkerRows(np.zeros((1, SPEC.num_codebooks), np.int16)))
@@ -198,10 +198,10 @@ class SessionMachine(RuleBasedStateMachine):
             self.timer = None
         self.post(TimerFired())
 
-    # -- what the session answers
+    # -- the session's commands
 
     def asks(self, event: Event, *, allowed: bool = True) -> bool:
-        """The client asks for something; whether it was taken."""
+        """Post a request of the client; return whether it was accepted."""
         state = self.session.state
         if state is State.CLOSED or (allowed and state is State.OPEN):
             self.post(event)
@@ -300,7 +300,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_in_hand_is_bounded(self) -> None:
-        """Credit stops the rows too; a heap of 40 may just have been under way."""
+        """Credit limits the rows too, except for a batch of 40 that may have been under way."""
         if hasattr(self, "session") and self.last is None and self.mode == "chunked":
             made = self.session._queue.generated_frames * HOP - self.listener.sent
             credit_s = max(0.0, self.lead_s - self.listener.lead_s(self.slack_s))
@@ -308,7 +308,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert made / RATE <= bound
 
     def teardown(self) -> None:
-        """Left alone by its client, it comes to an end by itself, and leaves nothing."""
+        """Without its client, the context ends by itself and leaves no work behind."""
         if not hasattr(self, "session"):
             return
         if self.session.state is State.OPEN:
@@ -342,12 +342,12 @@ FEW = settings(
 )
 
 
-def test_any_order_of_events_keeps_a_contexts_promises() -> None:
+def test_session_invariants_hold_for_any_order_of_events() -> None:
     run_state_machine_as_test(SessionMachine, settings=FEW)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
-def test_many_orders_of_events_keep_a_contexts_promises() -> None:
+def test_session_invariants_hold_for_many_orders_of_events() -> None:
     many = settings(FEW, max_examples=5000, stateful_step_count=80, derandomize=False)
     run_state_machine_as_test(SessionMachine, settings=many)

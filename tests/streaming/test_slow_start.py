@@ -1,4 +1,4 @@
-"""A start that must hold back much is never refused the rows that it waits for."""
+"""Starts that hold back many frames, which must get the rows that they wait for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMES = 300
 
 
 def outcome(row_s: float, lead_s: float, speed: float) -> str:
-    """How a long utterance ends whose rows come every ``row_s`` while they are wanted."""
+    """Return how a long utterance ends. A row comes every ``row_s`` seconds if rows are wanted."""
     bounds = PaceBounds(row_s, 0.1, 0.005, 0.008, 0.0005)
     schedule = ScheduleSettings(SPEC.frame_s / speed, SPEC.num_codebooks - 1, 10)
     line = QueueSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
@@ -78,5 +78,7 @@ def outcome(row_s: float, lead_s: float, speed: float) -> str:
 
 @pytest.mark.parametrize("lead_s", [0.2, 0.5, 1.0, 1.5, 3.0, 10.0])
 @pytest.mark.parametrize(("row_s", "speed"), [(0.06, 1.0), (0.044, 1.0), (0.03, 2.0), (0.01, 1.0)])
-def test_a_long_utterance_ends_whatever_the_lead(row_s: float, lead_s: float, speed: float) -> None:
+def test_long_utterance_completes_with_any_lead_limit(
+    row_s: float, lead_s: float, speed: float
+) -> None:
     assert outcome(row_s, lead_s, speed) == "complete"

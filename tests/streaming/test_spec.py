@@ -1,4 +1,4 @@
-"""What a codec's facts say about codes."""
+"""``CodecSpec``: sizes of codebooks and valid codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def codes(*books: list[int]) -> np.ndarray:
     return np.array(books, np.int16)
 
 
-def test_are_codes_asks_each_codebook_for_its_own_size() -> None:
+def test_are_codes_checks_size_of_each_codebook() -> None:
     assert HIGGS.are_codes(codes([0, 1023], [0, 1023], [5, 5]))
     assert not HIGGS.are_codes(codes([0, 1024], [0, 0], [5, 5]))
     assert FISH.are_codes(codes([4095, 0], [1023, 0], [0, 1023]))
@@ -24,7 +24,7 @@ def test_are_codes_asks_each_codebook_for_its_own_size() -> None:
 
 
 @pytest.mark.parametrize("spec", [HIGGS, FISH])
-def test_are_codes_lets_the_lookahead_alone_be_unknown(spec: CodecSpec) -> None:
+def test_are_codes_allows_unknown_only_in_lookahead(spec: CodecSpec) -> None:
     window = codes([5, 6, 7], [5, 6, UNKNOWN], [5, UNKNOWN, UNKNOWN])
     assert spec.are_codes(window, lookahead=2)
     assert not spec.are_codes(window, lookahead=1)
@@ -32,7 +32,7 @@ def test_are_codes_lets_the_lookahead_alone_be_unknown(spec: CodecSpec) -> None:
     assert not spec.are_codes(window - 1, lookahead=3)
 
 
-def test_codebook_size_is_that_of_all() -> None:
+def test_codebook_size_needs_codebooks_of_equal_size() -> None:
     assert (HIGGS.num_codebooks, HIGGS.codebook_size, HIGGS.delay_rows) == (3, 1024, 2)
     with pytest.raises(ValueError, match="differ"):
         _ = FISH.codebook_size

@@ -1,4 +1,4 @@
-"""Utterances that are too long in words are parted, and nothing is lost."""
+"""``split_long``: splitting utterances that are too long when spoken, without loss of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = st.lists(
 
 
 def spoken_lengths(text: str) -> list[int]:
-    """A front end in small: digits take six characters each, tags none, a word is said as one."""
+    """A minimal front end: a digit counts six, a tag 0. Lengths within a word are unknown."""
     lengths, said = [0], 0
     for match in re.finditer(r"\s+|\S+", text):
         piece = match[0]
@@ -36,7 +36,7 @@ def said(text: str) -> int:
 
 
 @given(WORDS, st.integers(12, 60))
-def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most: int) -> None:
+def test_split_long_keeps_text_and_limits_spoken_length(text: str, most: int) -> None:
     parts = split_long(text, spoken_lengths(text), most)
     assert "".join("".join(parts).split()) == "".join(text.split())
     for part in parts:
@@ -49,11 +49,11 @@ def test_nothing_is_lost_and_nothing_too_long_that_can_be_parted(text: str, most
 
 
 @given(WORDS)
-def test_split_long_leaves_what_fits(text: str) -> None:
+def test_split_long_keeps_short_text_whole(text: str) -> None:
     assert split_long(text, spoken_lengths(text), max(1, said(text))) == ([text] if text else [])
 
 
-def test_a_written_character_of_two_is_not_torn_apart() -> None:
+def test_split_long_does_not_cut_grapheme() -> None:
     accented = "e\N{COMBINING ACUTE ACCENT}"
     text = accented * 31
     lengths = [0, *[-1] * (len(text) - 1), 540]
@@ -63,7 +63,7 @@ def test_a_written_character_of_two_is_not_torn_apart() -> None:
 
 
 @given(WORDS, st.integers(20, 60), st.lists(st.integers(0, 200), max_size=4))
-def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
+def test_segmenter_with_spoken_lengths_does_not_depend_on_pushes(
     text: str, most: int, cuts: list[int]
 ) -> None:
     settings = SegmentSettings(most, 1, 1, spoken_lengths)
@@ -77,18 +77,18 @@ def test_the_segmenters_result_does_not_depend_on_how_the_text_was_split(
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("12 12 12 12", ["12 12", "12 12"]),  # even, not as much as goes
+        ("12 12 12 12", ["12 12", "12 12"]),  # even parts, not the longest possible
         ("a b 12, c d 12 12 12", ["a b 12,", "c d 12", "12 12"]),
         ("tea <|a:b|> 12 12 12", ["tea <|a:b|> 12", "12 12"]),
-        ('a "b 12," c d 12 12 12', ['a "b 12,"', "c d 12", "12 12"]),  # quotes end with it
+        ('a "b 12," c d 12 12 12', ['a "b 12,"', "c d 12", "12 12"]),  # with the closing quote
         ("a b 12. c d 12 12 12", ["a b 12.", "c d 12", "12 12"]),
         ("a, b 12 12 12", ["a, b 12", "12 12"]),  # too short for a part of its own
-        ("a 12 12, a 12", ["a 12 12,", "a 12"]),  # just as long as may be
-        ("a999999999b", ["a99999", "9999b"]),  # just twice as long
-        ("99,999", ["99,999"]),  # said as one: 31, but not twice too long
+        ("a 12 12, a 12", ["a 12 12,", "a 12"]),  # exactly the maximum
+        ("a999999999b", ["a99999", "9999b"]),  # exactly twice the maximum
+        ("99,999", ["99,999"]),  # one word: 31, less than twice the maximum
         ("9" * 20, ["9" * 4] * 5),
         ("a " + "9" * 20 + " b", ["a", *["9" * 4] * 5, "b"]),
     ],
 )
-def test_split_long_examples(text: str, parts: list[str]) -> None:
+def test_split_long_splits_example_texts(text: str, parts: list[str]) -> None:
     assert split_long(text, spoken_lengths(text), 28) == parts

@@ -19,7 +19,7 @@ def test_utterances_are_located_in_order() -> None:
     assert [made.locate("no.") for _ in range(3)] == [3, 7, 11]
 
 
-def test_the_cut_follows_what_was_played() -> None:
+def test_split_follows_played_audio() -> None:
     made = transcript()
     assert made.split(0, 3000, None) == ("", made.text)
     assert made.split(1000, 3000, None)[0] == "First one."
@@ -29,7 +29,7 @@ def test_the_cut_follows_what_was_played() -> None:
     assert made.split(9000, 3000, None)[0] == "First one. Second one."
 
 
-def test_an_utterance_under_way_is_judged_by_the_usual_pace_of_speech() -> None:
+def test_split_of_unfinished_utterance_assumes_typical_pace() -> None:
     made = transcript()
     end = made.locate("Third")
     seconds = (end - len("First one. Second one.")) / TYPICAL_CHARS_PER_S
@@ -37,13 +37,13 @@ def test_an_utterance_under_way_is_judged_by_the_usual_pace_of_speech() -> None:
     assert made.split(3001, 3100, end)[1] == "  Third"
 
 
-def test_transcript_split_joins_up_to_the_text() -> None:
+def test_split_parts_join_to_text() -> None:
     made = transcript()
     for played in range(0, 3500, 7):
         assert "".join(made.split(played, 3000, None)) == made.text
 
 
-def test_without_spaces_the_cut_is_between_two_characters() -> None:
+def test_split_without_spaces_cuts_between_characters() -> None:
     made = Transcript(RATE)
     made.append("\u4f60\u597d\uff0c\u4e16\u754c\u3002Hello there\u3002")
     made.on_sent(made.locate(made.text), 1800)

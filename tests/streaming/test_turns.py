@@ -1,4 +1,4 @@
-"""Turns: what is spoken in one generation, and with which delivery."""
+"""Turns: the text of a generation and its delivery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def turning(most: int = 600) -> SessionSettings:
 
 
 def starts(session: Session, *events: object) -> list[tuple[str, str]]:
-    """What the talker was asked for, and was not told to stop."""
+    """Delivery and text of the talker's requests, without those that were stopped."""
     asked: list[tuple[str, str]] = []
     for event in events:
         for command in session.handle(event, 0.0):  # type: ignore[arg-type]
@@ -39,11 +39,11 @@ def starts(session: Session, *events: object) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("text", [SHOUTED, CRIED, "One. Two is here.\n\nAnd a third paragraph."])
 @pytest.mark.parametrize("last", [EndAsked(), FlushAsked("f")])
-def test_complete_text_is_one_generation_as_it_stands(text: str, last: object) -> None:
+def test_complete_text_is_spoken_unchanged_in_one_generation(text: str, last: object) -> None:
     assert starts(Session(turning()), TextAppended(text), last) == [("", text)]
 
 
-def test_the_talker_starts_anew_only_while_it_has_not_begun() -> None:
+def test_talker_is_not_restarted_after_first_rows() -> None:
     world = World(turning())
     world.post(TextAppended("The first sentence. The second"))
     assert world.talked == ["The first sentence."]
@@ -56,14 +56,14 @@ def test_the_talker_starts_anew_only_while_it_has_not_begun() -> None:
     assert world.told[-1] == Flushed("f")
 
 
-def test_text_that_is_still_arriving_is_cut_at_sentences() -> None:
+def test_unfinished_turn_is_spoken_sentence_by_sentence() -> None:
     world = World(turning())
     world.post(TextAppended("The first sentence. The second sentence. The third sentence. "))
     world.run()
     assert world.talked == [f"The {nth} sentence." for nth in ("first", "second", "third")]
 
 
-def test_a_turn_that_is_too_long_is_parted_evenly() -> None:
+def test_long_turn_is_split_evenly() -> None:
     sentences = [f"This is the sentence {letter * 7}." for letter in "abcdefghij"]
     world = World(turning(most=200))
     world.post(TextAppended(" ".join(sentences)))
@@ -73,7 +73,7 @@ def test_a_turn_that_is_too_long_is_parted_evenly() -> None:
     assert [text.count("sentence") for text in world.talked] == [5, 5]
 
 
-def test_flushes_part_turns_and_end_their_delivery() -> None:
+def test_flush_ends_turn_and_its_delivery() -> None:
     world = World(turning())
     world.hold = True
     world.post(TextAppended("<|emotion:anger|>One sentence. Another sentence."))
@@ -89,7 +89,7 @@ def test_flushes_part_turns_and_end_their_delivery() -> None:
     assert [t for t in world.told if isinstance(t, Flushed)] == [Flushed("f1"), Flushed("f2")]
 
 
-def test_a_cut_piece_repeats_the_delivery_that_is_in_force() -> None:
+def test_piece_repeats_delivery_in_force() -> None:
     pending = PendingText(TurnSettings(0, DELIVERY))
     for text in (
         "<|emotion:anger|> <|style:shouting|>No!",
@@ -108,7 +108,7 @@ def test_a_cut_piece_repeats_the_delivery_that_is_in_force() -> None:
     ]  # fmt: skip
 
 
-def test_without_a_turns_length_each_piece_is_spoken_alone() -> None:
+def test_pieces_are_spoken_separately_without_max_chars() -> None:
     world = World(turning(most=0))
     world.post(TextAppended(SHOUTED))
     world.post(EndAsked())
@@ -118,14 +118,14 @@ def test_without_a_turns_length_each_piece_is_spoken_alone() -> None:
     assert world.delivered == ["", "<|emotion:anger|><|style:shouting|>"]
 
 
-def test_lengths_are_those_of_speech() -> None:
+def test_speech_chars_counts_spoken_length() -> None:
     assert speech_chars("Hello.") == 6
     assert speech_chars("你好") == speech_chars("안녕") == 6
     assert speech_chars("24") == 8
     assert chars_within(2048, 0.04) == 655
 
 
-def test_a_speaker_holds_until_another_one_speaks() -> None:
+def test_speaker_tag_holds_until_next_speaker() -> None:
     speakers = {f"[SPEAKER{number}] ": "speaker" for number in range(2)}
     pending = PendingText(TurnSettings(0, speakers))
     for text in ("[SPEAKER0] Hello there.", "How are you?", "[SPEAKER1] Fine.", "And you?"):

@@ -18,8 +18,8 @@ class FieldDecoder:
     """A decoder whose samples depend on exactly ``field`` frames on either side.
 
     Sample j of frame t is a weighted sum over frames t - field .. t + field, with zeros
-    beyond the edges of what it is given: like a convolution with padding. All numbers are
-    whole, so equal means equal.
+    beyond the edges, like a convolution with padding. All numbers are integers, so that
+    results can be compared exactly.
     """
 
     def __init__(self, field: int) -> None:
@@ -41,7 +41,7 @@ def frames_of(total: int, seed: int = 0) -> Codes:
 def stream(
     frames: Codes, left: int, lookahead: int, rng: Random, history: int = 0
 ) -> list[DecodeWindow]:
-    """Cut ``frames`` into windows by random pushes and takes."""
+    """Split ``frames`` into windows by random pushes and takes."""
     chunker = SlidingWindowChunker(left, history)
     windows: list[DecodeWindow] = []
     pushed = 0
@@ -58,7 +58,7 @@ def stream(
     return windows
 
 
-def test_incomplete_frames_follow_the_pending_ones() -> None:
+def test_incomplete_frames_follow_pending_frames() -> None:
     chunker, frames = SlidingWindowChunker(2), frames_of(8)
     chunker.push(frames[:6])
     begun = frames[6:].copy()
@@ -79,7 +79,7 @@ def test_incomplete_frames_follow_the_pending_ones() -> None:
     st.integers(1, 40),
     st.randoms(use_true_random=False),
 )
-def test_streamed_equals_one_shot(
+def test_streamed_audio_equals_one_shot(
     field: int, more_left: int, more_right: int, total: int, rng: Random
 ) -> None:
     frames, decoder = frames_of(total), FieldDecoder(field)
@@ -92,7 +92,7 @@ def test_streamed_equals_one_shot(
 
 
 @given(st.integers(0, 3), st.integers(0, 12), st.integers(1, 60), st.randoms(use_true_random=False))
-def test_chunker_keeps_the_history_before_the_left_context(
+def test_chunker_keeps_history_before_left_context(
     left: int, history: int, total: int, rng: Random
 ) -> None:
     frames = frames_of(total)
@@ -107,15 +107,15 @@ def test_chunker_keeps_the_history_before_the_left_context(
 
 
 @pytest.mark.parametrize("history", [np.zeros((2, 3), np.int16), np.zeros((3, 1), np.int16)])
-def test_window_refuses_a_history_that_does_not_fit(history: Codes) -> None:
+def test_window_refuses_mismatched_history(history: Codes) -> None:
     codes = np.zeros((2, 4), np.int16)
     with pytest.raises(ValueError, match=r"history|more frames"):
         DecodeWindow(codes, 2, 2, 0, first_frame=4, history=history)
 
 
 @pytest.mark.parametrize(("left", "lookahead"), [(1, 2), (2, 1)])
-def test_less_context_than_the_field_is_noticed(left: int, lookahead: int) -> None:
-    """The test above can fail: one frame less on either side, and the seam is audible."""
+def test_context_below_receptive_field_changes_audio(left: int, lookahead: int) -> None:
+    """The comparison with one-shot audio fails with one frame less on either side."""
     frames, decoder = frames_of(12), FieldDecoder(2)
     chunker = SlidingWindowChunker(left)
     chunker.push(frames)
@@ -125,7 +125,7 @@ def test_less_context_than_the_field_is_noticed(left: int, lookahead: int) -> No
     assert not np.array_equal(streamed, decoder.decode(np.ascontiguousarray(frames.T)))
 
 
-def test_lookahead_is_cut_only_at_the_end() -> None:
+def test_lookahead_is_shortened_only_at_end() -> None:
     chunker = SlidingWindowChunker(2)
     chunker.push(frames_of(6))
     with pytest.raises(ValueError, match="4 \\+ 3 frames asked for, 6 pending"):
@@ -144,7 +144,7 @@ def test_lookahead_is_cut_only_at_the_end() -> None:
         chunker.take(1, 0)
 
 
-def test_windows_survive_what_is_pushed_later() -> None:
+def test_window_is_unchanged_by_later_pushes() -> None:
     chunker = SlidingWindowChunker(1)
     frames = frames_of(8)
     chunker.push(frames[:4])
@@ -157,7 +157,7 @@ def test_windows_survive_what_is_pushed_later() -> None:
     assert window.codes.flags.c_contiguous
 
 
-def test_memory_is_context_and_pending() -> None:
+def test_chunker_keeps_only_context_and_pending_frames() -> None:
     chunker = SlidingWindowChunker(10)
     for seed in range(50):
         chunker.push(frames_of(7, seed))

@@ -38,11 +38,11 @@ def test_client_messages_round_trip(message: wire.ClientMessage) -> None:
     assert parse_client_message(encode_message(message)) == message
 
 
-def test_every_client_message_is_round_tripped_here() -> None:
+def test_client_message_cases_cover_every_message() -> None:
     assert {type(message) for message in CLIENT} == set(wire.CLIENT_MESSAGES)
 
 
-def test_server_messages_leave_out_what_is_not_set_and_have_audio_in_base64() -> None:
+def test_server_messages_omit_unset_fields_and_encode_audio_in_base64() -> None:
     error = wire.Error(ErrorCode.OVERLOADED, "m", "r", retryable=True, retry_after_ms=5)
     assert "param" not in json.loads(encode_message(error))
     audio = wire.Audio("a", 1, 2, 480, AudioFlags.LAST, b"\0\xff")
@@ -89,7 +89,7 @@ def test_server_messages_leave_out_what_is_not_set_and_have_audio_in_base64() ->
         ),
     ],
 )
-def test_bad_messages_have_a_code_and_name_the_field(
+def test_invalid_message_error_has_code_and_names_field(
     text: str, code: ErrorCode, param: str | None
 ) -> None:
     with pytest.raises(RequestError) as caught:
@@ -109,7 +109,7 @@ def suppress_refusals() -> Iterator[list[RequestError]]:
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
-def test_no_text_does_anything_else_than_parse_or_be_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     codes = {ErrorCode.INVALID_JSON, ErrorCode.INVALID_MESSAGE, ErrorCode.UNKNOWN_MESSAGE}
     with suppress_refusals() as refusals:
         parse_client_message(text)
@@ -122,13 +122,15 @@ def test_no_text_does_anything_else_than_parse_or_be_refused(text: str) -> None:
     st.integers(0, 2**32 - 1),
     st.sampled_from([AudioFlags.NONE, AudioFlags.FIRST | AudioFlags.LAST]),
 )
-def test_headers_round_trip(handle: int, sequence: int, offset: int, flags: AudioFlags) -> None:
+def test_audio_header_round_trips(
+    handle: int, sequence: int, offset: int, flags: AudioFlags
+) -> None:
     header = AudioHeader(handle, sequence, offset, flags)
     assert len(header.pack()) == HEADER_BYTES == 12
     assert AudioHeader.unpack(header.pack() + b"samples") == header
 
 
-def test_a_header_is_laid_out_as_documented() -> None:
+def test_audio_header_has_documented_layout() -> None:
     assert AudioHeader(0x0201, 3, 960, AudioFlags.FIRST).pack() == bytes(
         [0x11, 0x01, 0x01, 0x02, 3, 0, 0, 0, 0xC0, 0x03, 0, 0]
     )
@@ -137,11 +139,11 @@ def test_a_header_is_laid_out_as_documented() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x11" * 11, b"\x21" + b"\0" * 11])
-def test_other_bytes_are_no_header(frame: bytes) -> None:
+def test_audio_header_refuses_other_bytes(frame: bytes) -> None:
     with pytest.raises(ValueError, match="binary frame"):
         AudioHeader.unpack(frame)
 
 
-def test_the_committed_schema_is_the_codes_own() -> None:
+def test_committed_json_schema_is_current() -> None:
     path = Path(__file__).parents[2] / "docs" / "reference" / "protocol.schema.json"
     assert json.loads(path.read_text()) == json_schema()

@@ -1,4 +1,4 @@
-"""The path over words: the cheapest there is, and settled for good."""
+"""``WordPath``: the path has the lowest cost, and settled parts do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ places = st.lists(st.floats(-3, TOTAL + 4) | st.just(float("nan")), min_size=1, 
 
 
 def misfit(word: int, place: float) -> float:
-    """By the words of the module's head: nothing inside the word, a bound far outside."""
+    """Cost of a position: zero within the word, bounded far outside."""
     low = BEGINS[word] if word else -np.inf
     high = BEGINS[word + 1] if word + 1 < len(BEGINS) else np.inf
     if np.isnan(place) or low <= place <= high:
@@ -43,7 +43,7 @@ def cheapest(frames: list[float], ends: list[int] | None = None) -> float:
 
 
 def cost(frames: list[float], begins: list[float]) -> float:
-    """What a path costs that enters words at these times."""
+    """Cost of a path that enters words at these times."""
     entered = np.ceil(np.array(begins) - 1e-9).astype(int)
     words = [int((entered <= frame).sum()) - 1 for frame in range(len(frames))]
     steps = [words[0] + 1, *np.diff(words)]
@@ -52,7 +52,7 @@ def cost(frames: list[float], begins: list[float]) -> float:
 
 
 @given(places)
-def test_the_path_is_the_cheapest(frames: list[float]) -> None:
+def test_path_has_lowest_cost(frames: list[float]) -> None:
     path = WordPath(BEGINS)
     for place in frames:
         path.push(place)
@@ -66,7 +66,7 @@ def test_the_path_is_the_cheapest(frames: list[float]) -> None:
 
 
 @given(places)
-def test_with_its_end_known_the_path_ends_there(frames: list[float]) -> None:
+def test_path_with_known_end_reaches_last_word(frames: list[float]) -> None:
     path = WordPath(BEGINS)
     for place in frames:
         path.push(place)
@@ -76,7 +76,7 @@ def test_with_its_end_known_the_path_ends_there(frames: list[float]) -> None:
 
 
 @given(places, st.lists(st.integers(0, 4), min_size=14, max_size=14))
-def test_what_is_settled_stays_and_joins_up(frames: list[float], lags: list[int]) -> None:
+def test_settled_path_stays_in_order(frames: list[float], lags: list[int]) -> None:
     path, begins = WordPath(BEGINS), list[float]()
     for count, (place, lag) in enumerate(zip(frames, lags, strict=False), 1):
         path.push(place)
@@ -89,7 +89,7 @@ def test_what_is_settled_stays_and_joins_up(frames: list[float], lags: list[int]
     assert path.settle(len(frames)) == []
 
 
-def test_a_beginning_lies_between_two_frames_where_its_character_does() -> None:
+def test_word_begin_is_interpolated_between_frames() -> None:
     path = WordPath([0, 10])
     for place in (6.0, 9.0, 13.0, 14.0):
         path.push(place)

@@ -1,4 +1,4 @@
-"""Words and their timings, from where in its text a talker is and from what is heard."""
+"""Words and their timings, from the talker's positions in the text and from the audio."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
         ("\U0001f600 ... !", []),
     ],
 )
-def test_words_are_what_is_spoken_between_spaces(text: str, words: list[str]) -> None:
+def test_find_words_returns_spoken_words(text: str, words: list[str]) -> None:
     assert [text[start:end] for start, end in find_words(text)] == words
 
 
 @given(st.text(alphabet="ab.-, \n$你。", max_size=30))
-def test_no_letter_is_lost_and_no_word_overlaps(text: str) -> None:
+def test_find_words_covers_letters_without_overlap(text: str) -> None:
     words = find_words(text)
     assert all(a[1] <= b[0] for a, b in pairwise(words))
     for at, char in enumerate(text):
@@ -46,7 +46,7 @@ def test_no_letter_is_lost_and_no_word_overlaps(text: str) -> None:
 
 
 def sound(frames: int, *pauses: tuple[int, int]) -> Samples:
-    """So many frames of sound, with silence between these parts (of 10 ms)."""
+    """``frames`` frames of sound with silent pauses, given in parts of 10 ms."""
     samples = np.tile(np.float32([0.3, -0.3]), frames * CODEC.hop_length // 2)
     for start, end in pauses:
         samples[start * 240 : end * 240] = 0.001
@@ -54,7 +54,7 @@ def sound(frames: int, *pauses: tuple[int, int]) -> Samples:
 
 
 def spoken(beginnings: list[float], frames: int, text: str = TEXT) -> np.ndarray:
-    """Places of frames, where words begin at these frames, and in between at an even pace."""
+    """Positions of frames if words begin at these frames, with an even pace in between."""
     starts = [start for start, _ in find_words(text)]
     assert len(starts) == len(beginnings)
     return np.interp(np.arange(frames), [*beginnings, frames], [*starts, len(text)]).astype("f4")
@@ -69,7 +69,7 @@ def follow(
     text: str = TEXT,
     cut_off: bool = False,
 ) -> list[WordTiming]:
-    """Rows come ``ahead`` of the samples, which are sent in chunks; checks what may be told."""
+    """Track rows ``ahead`` of the samples sent in chunks; check that no word is reported early."""
     tracker = WordTracker(text, 0, CODEC, CODEC.sample_rate)
     told: list[WordTiming] = []
     frames, pushed = len(places), 0
@@ -92,7 +92,7 @@ evenly = st.lists(st.floats(1.2, 9.0), min_size=13, max_size=13).map(
 
 
 @given(evenly, st.sets(st.integers(1, 60)))
-def test_words_begin_where_their_first_characters_are_spoken_however_it_is_cut(
+def test_words_begin_at_first_character_for_any_chunking(
     beginnings: list[float], cuts: set[int]
 ) -> None:
     frames = int(beginnings[-1]) + 8
@@ -105,7 +105,7 @@ def test_words_begin_where_their_first_characters_are_spoken_however_it_is_cut(
     assert told[-1].end_ms == frames * FRAME_MS
 
 
-def test_stray_frames_do_not_move_the_words() -> None:
+def test_stray_frames_do_not_move_words() -> None:
     rng = np.random.default_rng(3)
     beginnings = [5.0 * i for i in range(13)]
     clean = spoken(beginnings, 70)
@@ -121,7 +121,7 @@ def test_stray_frames_do_not_move_the_words() -> None:
         assert off.max() <= 8
 
 
-def test_frames_without_a_place_take_the_pace_of_the_others() -> None:
+def test_frames_without_position_are_interpolated() -> None:
     beginnings = [6.0 * i for i in range(13)]
     places = spoken(beginnings, 80)
     places[20:23] = np.nan
@@ -129,7 +129,7 @@ def test_frames_without_a_place_take_the_pace_of_the_others() -> None:
     assert begins(told) == pytest.approx(beginnings, abs=3)
 
 
-def test_a_word_ends_where_a_pause_begins_and_the_next_begins_after_it() -> None:
+def test_pause_belongs_to_no_word() -> None:
     text, pause = "one, two", (44, 68)
     for second in (15.2, 17.0, 18.6):  # the talker moves on within the pause, or a little late
         told = follow(spoken([0.0, second], 30, text), sound(30, pause), [12, 24], text=text)
@@ -139,19 +139,19 @@ def test_a_word_ends_where_a_pause_begins_and_the_next_begins_after_it() -> None
         ]
 
 
-def test_silence_at_the_edges_of_an_utterance_belongs_to_no_word() -> None:
+def test_silence_at_edges_of_utterance_belongs_to_no_word() -> None:
     text = "one two"
     told = follow(spoken([0.0, 10.0], 25, text), sound(25, (0, 7), (88, 100)), text=text)
     assert [(w.start_ms, w.end_ms) for w in told] == [(70.0, 400.0), (400.0, 880.0)]
 
 
-def test_the_silence_in_a_consonant_does_not_move_the_next_word() -> None:
+def test_silence_in_consonant_does_not_move_next_word() -> None:
     text = "stop it"
     told = follow(spoken([0.0, 8.0], 20, text), sound(20, (26, 33)), text=text)
     assert [(w.start_ms, w.end_ms) for w in told] == [(0.0, 260.0), (320.0, 800.0)]
 
 
-def test_an_utterance_that_is_cut_off_has_only_the_words_that_were_begun() -> None:
+def test_cut_off_utterance_has_only_begun_words() -> None:
     places = spoken([5.0 * i for i in range(13)], 66)[:23]
     told = follow(places, sound(23), [10], cut_off=True)
     assert [word.text for word in told] == TEXT.split()[:5]
@@ -161,7 +161,7 @@ def test_an_utterance_that_is_cut_off_has_only_the_words_that_were_begun() -> No
     assert all(a.end_ms <= b.start_ms for a, b in pairwise(whole))
 
 
-def test_times_count_from_the_context_s_first_sample_and_as_they_are_heard() -> None:
+def test_times_count_from_context_start_at_playback_speed() -> None:
     tracker = WordTracker("two words", 100, CODEC, 2 * CODEC.sample_rate)
     tracker.push(spoken([0.0, 10.0], 20, "two words"))
     told = [*tracker.on_sent(sound(20), 48_000), *tracker.finish(cut_off=False)]
@@ -171,11 +171,11 @@ def test_times_count_from_the_context_s_first_sample_and_as_they_are_heard() -> 
     ]
 
 
-def test_times_count_from_the_first_sample_that_was_not_left_out() -> None:
+def test_times_exclude_trimmed_samples() -> None:
     tracker = WordTracker("two words", 100, CODEC, CODEC.sample_rate)
     tracker.push(spoken([3.0, 12.0], 20, "two words"))
     heard, hop = sound(20, (0, 14)), CODEC.hop_length
-    told = tracker.on_sent(heard[:hop], 0, hop)  # a whole frame, and two and a half more
+    told = tracker.on_sent(heard[:hop], 0, hop)  # trims a whole frame, then two and a half more
     told += tracker.on_sent(heard[hop:], 0, 5 * hop // 2)
     told += tracker.finish(cut_off=False)
     assert told == [
@@ -184,7 +184,7 @@ def test_times_count_from_the_first_sample_that_was_not_left_out() -> None:
     ]
 
 
-def test_a_text_without_words_has_none() -> None:
+def test_text_without_words_has_no_timings() -> None:
     tracker = WordTracker("...", 0, CODEC, CODEC.sample_rate)
     tracker.push(np.zeros(5, np.float32))
     assert tracker.on_sent(sound(5), 0) + tracker.finish(cut_off=False) == []
