@@ -1,4 +1,4 @@
-"""Stages that do what real ones may: succeed, find something broken, crash, and hang."""
+"""Stages for the tests of the runner: they succeed, fail a check, raise, crash or hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.gpu_check.context import Context, Stage
 
 
 def sound(context: Context) -> None:
-    """Counts how often it ran."""
+    """Succeed, and count the runs."""
     runs = context.work / "runs"
     runs.write_text(runs.read_text() + "x" if runs.is_file() else "x")
     context.add("speed", "ms", 3.0, Range(1.0, 2.0))
@@ -20,30 +20,30 @@ def sound(context: Context) -> None:
 
 
 def broken(context: Context) -> None:
-    """Finds something, unless it has been mended."""
+    """Fail a check, unless the file ``mended`` exists."""
     context.check((context.work / "mended").exists(), "a screw is loose")
 
 
 def raising(context: Context) -> None:
-    """Fails by an exception."""
+    """Raise an exception."""
     raise RuntimeError("no such thing")
 
 
 def crashing(context: Context) -> None:
-    """Ends without a word of its own."""
+    """End the process without a result."""
     print("about to fall over", flush=True)
     os._exit(7)
 
 
 def hanging(context: Context) -> None:
-    """Hangs, and so does what it has started."""
+    """Hang, with a child process that hangs too."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (context.work / "child").write_text(str(child.pid))
     time.sleep(600)
 
 
 def looking(context: Context) -> None:
-    """Reads its own log."""
+    """Read the stage's own log."""
     print("Capturing graphs", flush=True)
     context.check(context.said("Capturing"), "it does not see what it has said")
 

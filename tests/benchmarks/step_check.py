@@ -1,4 +1,4 @@
-"""Looks at a step in a process of its own, since importing vLLM changes much: prints JSON."""
+"""Inspects a talker's step in a separate process, since importing vLLM has side effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.step_launches import StandInModel, batch_of, count, counted_laun
 
 
 def fake_step(*, kernels: bool) -> dict[str, object]:
-    """A step on fake tensors, which have no values: whatever would wait for one raises."""
+    """Run a step on fake tensors. They have no values, so reading one on the host raises."""
     model, batch = StandInModel(), batch_of(4)
     sampler = sampler_of(model, kernels=kernels)
     width = model.num_codebooks * model.codebook_rows
@@ -30,7 +30,7 @@ def fake_step(*, kernels: bool) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print what was found for both forms."""
+    """Print the results for both forms of the step as JSON."""
     found = {
         name: {"count": count(8, kernels=kernels), "fake": fake_step(kernels=kernels)}
         for name, kernels in (("kernels", True), ("torch", False))

@@ -29,7 +29,7 @@ def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[s
     ("gpu", "streams", "kernels", "expected"),
     [("H100", 1, True, 2.9), ("H100", 1, False, 3.15), ("H200", 1, True, 2.2)],
 )
-def test_a_step_of_the_4b_talker_costs_what_was_worked_out(
+def test_step_time_of_4b_talker_has_expected_value(
     gpu: str, streams: int, kernels: bool, expected: float
 ) -> None:
     bandwidth = arithmetic.bandwidth(f"NVIDIA {gpu} 80GB HBM3")
@@ -43,7 +43,7 @@ def test_a_step_of_the_4b_talker_costs_what_was_worked_out(
     assert arithmetic.rtf(found).expected == pytest.approx(expected / 40, rel=0.03)
 
 
-def test_nothing_is_expected_of_a_gpu_that_is_not_known() -> None:
+def test_unknown_gpu_has_no_expected_step_time() -> None:
     assert arithmetic.bandwidth("NVIDIA GeForce 256") is None
     assert arithmetic.step_ms(FULL, 1, None) == Range(None, None)
     assert arithmetic.rtf(Range(None, None)) == Range(None, None)
@@ -59,14 +59,14 @@ def test_nothing_is_expected_of_a_gpu_that_is_not_known() -> None:
         (5.0, True, "2.0 x worse"),
     ],
 )
-def test_a_figure_is_held_against_what_was_expected(
+def test_figure_verdict_compares_with_expected_range(
     measured: float, higher: bool, verdict: str
 ) -> None:
     assert figure("f", "ms", measured, Range(1.0, 10.0), higher=higher).verdict == verdict
     assert figure("f", "ms", measured).verdict == ""
 
 
-def test_the_random_talker_is_one_that_the_service_loads(tmp_path: Path) -> None:
+def test_dummy_model_is_loadable_and_made_once(tmp_path: Path) -> None:
     folder = make(tmp_path / "talker", SMALL, "cpu", full_codec=False)
     assert open_checkpoint(str(folder)).shape.backbone.num_layers == SMALL.layers
     open_codec(str(folder)).load_decoder()
@@ -78,7 +78,7 @@ def test_the_random_talker_is_one_that_the_service_loads(tmp_path: Path) -> None
     assert (folder / "config.json").stat().st_mtime_ns != before
 
 
-def test_every_stage_is_told_of_and_none_ends_the_run(
+def test_runner_reports_every_stage_despite_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, found = run(tmp_path)
@@ -103,7 +103,7 @@ def test_every_stage_is_told_of_and_none_ends_the_run(
     assert "BROKEN: broken, raising, crashing, hanging" in said
 
 
-def test_a_run_goes_on_where_something_was_broken(tmp_path: Path) -> None:
+def test_runner_repeats_only_broken_stages(tmp_path: Path) -> None:
     only = ("--stages", "sound,broken")
     assert run(tmp_path, *only)[0] == 1
     (tmp_path / "mended").touch()
@@ -116,12 +116,12 @@ def test_a_run_goes_on_where_something_was_broken(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "xx"
 
 
-def test_a_stage_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_runner_names_unknown_stage(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"no such stage: paint; there are sound, "):
         run(tmp_path, "--stages", "sound,paint")
 
 
-def test_the_first_real_stages_run_without_a_gpu(tmp_path: Path) -> None:
+def test_first_stages_run_without_gpu(tmp_path: Path) -> None:
     status, found = run(tmp_path, "--stages", "device,floor,weights,talker-fp8", module=["--small"])
     assert status == 0
     assert {name: result.status for name, result in found.items()} == {
@@ -136,7 +136,7 @@ def test_the_first_real_stages_run_without_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_all_stages_run_to_their_end_without_a_gpu(tmp_path: Path) -> None:
+def test_all_stages_run_without_gpu(tmp_path: Path) -> None:
     status, found = run(tmp_path, module=["--small"])
     assert status == 0
     skipped = {name for name, result in found.items() if result.status == "skipped"}

@@ -1,4 +1,4 @@
-"""The committed results are JSON as the standard has it."""
+"""The committed benchmark results, which must be standard JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.name)
-def test_results_hold_no_numbers_that_json_does_not_know(path: Path) -> None:
+def test_results_have_no_constants_outside_json(path: Path) -> None:
     def refuse(constant: str) -> None:
         raise ValueError(f"{path.name} holds {constant}")
 
     assert json.loads(path.read_text(), parse_constant=refuse)
 
 
-def test_an_equal_seam_is_written_as_null() -> None:
+def test_infinite_snr_of_seam_is_written_as_null() -> None:
     written = as_json(Seam(10, math.inf, 3.0))
     assert written == {
         "lookahead": 10, "snr_db": None, "worst_chunk_db": 3.0, "incomplete": False,

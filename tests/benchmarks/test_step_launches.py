@@ -1,4 +1,4 @@
-"""A talker's step outside its CUDA graph: how much it launches, and that it waits for nothing."""
+"""A talker's step outside its CUDA graph: the number of launches, and no waits for the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.slow
-#: More would be felt: launching takes a few microseconds of the host each.
+#: More would be noticeable: each launch takes a few microseconds on the host.
 _MOST_LAUNCHES = 8
 
 
@@ -23,13 +23,13 @@ def found() -> dict[str, Any]:
     return answer
 
 
-def test_a_step_launches_few_kernels_outside_its_graph(found: dict[str, Any]) -> None:
+def test_step_launches_few_kernels_outside_graph(found: dict[str, Any]) -> None:
     kernels, torch_form = found["kernels"]["count"], found["torch"]["count"]
     assert kernels["both"] <= _MOST_LAUNCHES
     assert torch_form["both"] > 10 * kernels["both"], "PyTorch's form is what they stand in for"
 
 
-def test_a_step_needs_no_number_from_the_device(found: dict[str, Any]) -> None:
+def test_step_reads_no_value_from_device(found: dict[str, Any]) -> None:
     for form in ("kernels", "torch"):
         assert found[form]["fake"]["ids"] == [4, 1]
         assert found[form]["fake"]["codes"] == [4, 8]

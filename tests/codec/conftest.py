@@ -1,4 +1,4 @@
-"""Decoders and codes that the codec's tests share."""
+"""Decoders and codes shared by the codec's tests."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def make_tensors() -> Callable[[CodecConfig], dict[str, torch.Tensor]]:
 
 @pytest.fixture(scope="session")
 def looking_ahead(config: CodecConfig) -> HiggsDecoder:
-    """Random weights of the embedded codec's size, whose convolutions look ahead as the real
-    model's do, ten frames in all.
+    """A decoder of the embedded codec's size with random weights. Its convolutions look ahead, ten
+    frames in all, as those of the published codec do.
     """
     return HiggsDecoder(config, random_tensors(config))
 
@@ -102,8 +102,9 @@ def random_codes(rng: np.random.Generator) -> Callable[..., Codes]:
 
 @pytest.fixture(scope="session")
 def speech_codes() -> Codes:
-    """``[8, 40]``: codes that the decoder was trained for. On random ones it is driven so hard
-    that float32 loses two digits.
+    """Codes of speech ``[8, 40]``, for which the embedded decoder was trained.
+
+    Random codes drive it so hard that float32 loses two digits.
     """
     with np.load(Path(__file__).parent / "data" / "speech_codes.npz", allow_pickle=False) as file:
         return file["utterance_0"][:, :40].astype(np.int16)

@@ -1,8 +1,8 @@
-"""transformers' own codec as an oracle for ours, run as a process of its own.
+"""The codec of transformers as an oracle for the encoder, run in a separate process.
 
-torchaudio, which the class asks for, cannot be had beside a CPU build of torch; a stub takes
-its place. All that the class uses of it is ``resample``, which stands here as the sum that
-defines it, one output at a time.
+The class requires torchaudio, which cannot be installed beside a CPU build of torch, so a stub
+replaces it. The class uses only ``resample``, computed here by the sum that defines it, one output
+at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 
 
 def resample(wave: torch.Tensor, old: int, new: int) -> torch.Tensor:
-    """``y[j] = sum_i x[i] h(i / old - j / new)``, h a sinc of six zero crossings under Hann's
-    window, cut off at .99 of the lower rate's half.
+    """Compute ``y[j] = sum_i x[i] h(i / old - j / new)``.
+
+    ``h`` is a sinc of six zero crossings with a Hann window, cut off at .99 of half the lower rate.
     """
     x = wave.double().numpy()[0, 0]
     count, cut = math.ceil(len(x) * new / old), 0.99 * min(old, new)
@@ -34,7 +35,7 @@ def resample(wave: torch.Tensor, old: int, new: int) -> torch.Tensor:
 
 
 def install_stub() -> None:
-    """Let transformers believe that torchaudio is there."""
+    """Install a stub that transformers accepts as torchaudio."""
     stub = types.ModuleType("torchaudio")
     stub.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
     stub.__version__ = "0"  # type: ignore[attr-defined]
@@ -47,8 +48,10 @@ def install_stub() -> None:
 
 
 def main(what: str, *arguments: str) -> None:
-    """``shapes OUT``: names and shapes of the full-size class. ``encode FOLDER CLIPS OUT``:
-    codes of each clip, in float64 and in float32.
+    """Write a file for the tests.
+
+    ``shapes OUT``: names and shapes of the full-size class. ``encode FOLDER CLIPS OUT``: codes of
+    each clip, in float64 and in float32.
     """
     install_stub()
     from transformers import HiggsAudioV2TokenizerConfig, HiggsAudioV2TokenizerModel

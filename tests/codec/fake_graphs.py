@@ -1,9 +1,8 @@
-"""A fake of CUDA graphs on the CPU: it records a piece of work op by op, and plays it again.
+"""A fake of CUDA graphs on the CPU: it records work operation by operation, and replays it.
 
-What makes a graph a graph holds here too: a replay runs no Python of the work, reads and writes
-the very memory that was there when it was recorded, and allocates nothing. So work that looks
-at a number on the host, or makes a tensor of one, is refused, and a replay that forgot to write
-its input anew returns the old samples.
+Like a graph, a replay runs no Python of the work, and reads and writes the memory that was used
+when it was recorded. So work is refused if it reads a value on the host or makes a tensor of one,
+and a replay without new input returns the old samples.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: What a stream that is being captured cannot do: bring numbers to the host or from it.
+#: Operations that cannot be captured, since they move values to the host or from it.
 _FORBIDDEN = ("_local_scalar_dense", "lift_fresh", "nonzero", "item", "equal")
 
 
 class Tape(TorchDispatchMode):
-    """Notes every op with the tensors that it read and those that it returned."""
+    """Records every operation with its arguments and its results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class Tape(TorchDispatchMode):
         return made
 
     def replay(self) -> None:
-        """Run each op again, into the memory of its first result."""
+        """Run each operation again, into the memory of its recorded result."""
         for func, args, kwargs, made in self.ops:
             again = func(*args, **kwargs)
             for old, new in zip(tree_leaves(made), tree_leaves(again), strict=True):
@@ -49,9 +48,9 @@ class Tape(TorchDispatchMode):
 class FakeRecorder:
     """Implements ``codec.graphs.Recorder`` on the CPU.
 
-    ``fail_at`` is the number of a capture that fails as CUDA's do. ``captured`` counts them,
-    ``log`` tells what was played, ``lengths`` of how many operations each capture is, and ``waits``
-    how often somebody waited.
+    ``fail_at`` is the number of a capture that fails as on a full GPU. ``captured`` counts the
+    captures, ``lengths`` has the number of operations of each, ``log`` the number of steps of each
+    ``play``, and ``waits`` counts the waits for the device.
     """
 
     device = torch.device("cpu")

@@ -1,7 +1,7 @@
-"""Random tiny checkpoints of the Fish codec in the published format: ``codec.pth``.
+"""Tiny random checkpoints of the Fish codec, in the published format or converted.
 
-Names, weight norm of both kinds and stray buffers are those of the published file; only sizes are
-small. Nothing is near zero, so that every path is heard.
+Names, weight norm of both kinds and additional buffers are those of the published ``codec.pth``;
+only the sizes are small. No tensor is near zero, so that every path affects the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from codec.checkpoint import Shapes
 from codec.families.fish.checkpoint import CODEC_FILE, METADATA_KEY
 from codec.families.fish.config import FishConfig, decoder_shapes, encoder_shapes
 
-#: 14 frames are seen through the transformer.
+#: A frame depends on 14 earlier ones through the transformer.
 TINY = FishConfig(
     semantic_size=64, residual_size=16, residual_books=9, dim=32, layers=2, head_dim=8,
     feed_forward=48, window=8, decoder_dim=48, decoder_rates=(4, 2, 2), encoder_dim=4,
@@ -26,7 +26,7 @@ TINY = FishConfig(
 
 
 def random_tensors(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
-    """Weights that keep the signal's size about the same from layer to layer."""
+    """Draw weights that keep the signal's size about the same from layer to layer."""
     dice = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in shapes.items():
@@ -48,7 +48,7 @@ def random_tensors(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
 
 
 def published_state(config: FishConfig = TINY, seed: int = 0) -> dict[str, Tensor]:
-    """A ``codec.pth``'s state: weight norm not undone, buffers among the weights."""
+    """Return the state of a ``codec.pth``: with weight norm, and buffers among the weights."""
     plain = random_tensors(decoder_shapes(config) | encoder_shapes(config), seed)
     state: dict[str, Tensor] = {}
     for name, tensor in plain.items():
@@ -83,7 +83,7 @@ def write_codec_pth(folder: Path, config: FishConfig = TINY, seed: int = 0) -> P
 def write_codec_safetensors(folder: Path, config: FishConfig = TINY, seed: int = 0) -> Path:
     """Write ``codec.safetensors`` into ``folder`` as ``talkwire convert`` would; return its path.
 
-    Unlike a converted file's, its windows of attention are those of ``config``.
+    Its attention windows are those of ``config``; a converted file has the published ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = random_tensors(decoder_shapes(config) | encoder_shapes(config), seed)

@@ -1,7 +1,7 @@
-"""The Fish codec straight from its definition: slow, whole sequences only, one line a fact.
+"""The Fish codec by its definition: slow, for whole sequences only, and easy to check.
 
-It is the oracle of ``codec.families.fish``: tensors of the published checkpoint, weight norm and
-all, go in as they are, and nothing is folded, streamed, cut or cached. Attention is a softmax over
+It is the oracle of ``codec.families.fish``. It takes the tensors of the published checkpoint as
+they are, with weight norm. Nothing is folded, streamed, cut or cached. Attention is a softmax over
 a full matrix, rotations are products of complex numbers.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class FishOracle:
-    """``state`` is a ``codec.pth``; sizes that do not follow from it are given."""
+    """Encoder and decoder. ``state`` is that of a ``codec.pth``, which lacks the other sizes."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class FishOracle:
 
     @torch.inference_mode()
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """``[K, T]`` to ``[T * hop]``."""
+        """Decode codes ``[K, T]`` to samples ``[T * hop]``."""
         z = torch.zeros((), dtype=self._dtype)
         for book, row in enumerate(torch.from_numpy(codes.astype(np.int64))):
             vectors = self._state[f"{self._book(book)}.codebook.weight"][row]  # [T, 8]
@@ -58,7 +58,7 @@ class FishOracle:
 
     @torch.inference_mode()
     def encode(self, samples: np.ndarray, hop: int) -> np.ndarray:
-        """``[n]`` to ``[K, ceil(n / hop)]``."""
+        """Encode samples ``[n]`` to codes ``[K, ceil(n / hop)]``."""
         x = torch.from_numpy(np.pad(samples, (0, -len(samples) % hop))).to(self._dtype)[None, None]
         x, index = self._conv("encoder.block.0.conv", x), 1
         while f"encoder.block.{index}.block.3.alpha" in self._state:
@@ -113,7 +113,7 @@ class FishOracle:
         return F.conv1d(x, weight, self._state[f"{name}.bias"], stride, 0, dilation, groups)
 
     def _transposed(self, name: str, x: Tensor) -> Tensor:
-        """Kernel and stride are s, or 2 s and s; the last outputs are cut off."""
+        """Upsample by s with a kernel of s or 2 s. Surplus outputs at the end are cut off."""
         weight, bias = self._weight(name), self._state[f"{name}.bias"]
         stride = weight.shape[2] if name.startswith("quantizer") else weight.shape[2] // 2
         return F.conv_transpose1d(x, weight, bias, stride)[:, :, : x.shape[2] * stride]
@@ -160,7 +160,7 @@ class FishOracle:
         near = (positions[:, None] - positions >= 0) & (positions[:, None] - positions < window)
         speeds = 10_000.0 ** -(torch.arange(0, head_dim, 2).float() / head_dim)
         angles = positions.float()[:, None] * speeds
-        # the tables that the model was trained with are rounded
+        # The model was trained with tables rounded to bfloat16.
         turn = torch.complex(
             angles.cos().bfloat16().to(self._dtype), angles.sin().bfloat16().to(self._dtype)
         )

@@ -1,4 +1,4 @@
-"""The codec worker with its graphs played on the CPU."""
+"""The codec worker with graphs that are replayed on the CPU."""
 
 from __future__ import annotations
 

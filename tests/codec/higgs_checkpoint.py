@@ -1,4 +1,4 @@
-"""The embedded codec in a folder of its own, as Higgs Audio v2 has it, or inside a v3 talker."""
+"""Checkpoints of the embedded codec: in its own folder (Higgs Audio v2) or in a v3 talker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A codec worker with a fake decoder that dies, hangs or errs when it meets certain codes.
+"""A codec worker with a ``FakeDecoder`` that dies, hangs, fails or is slow when it is told to.
 
-It decodes with ``FakeDecoder``. The first code of a window is an order to it. What is slow takes
-a moment, or, where GATE names a file, until that file exists; GATE.read is as many bytes long
-then as messages have come in.
+The first code of a window is an order, and so is the first sample of a clip. A slow order takes a
+moment or, if the environment variable GATE names a file, until that file exists. The file GATE.read
+then gets one byte for each message received.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from streaming.window import DecodeWindow
 
 SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
 DIE, HANG, ERR, SLOW = 999, 998, 997, 996
-#: What the first sample of a clip orders.
+#: Orders in the first sample of a clip.
 CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
 
 
 def take_time(seconds: float) -> None:
-    """Be slow."""
+    """Sleep for ``seconds`` or, with GATE, until its file exists."""
     gate = os.environ.get("GATE")
     if gate is None:
         time.sleep(seconds)
@@ -38,7 +38,7 @@ def take_time(seconds: float) -> None:
 
 
 class NotedInbox(queue.SimpleQueue[Any]):
-    """Notes each message that the main loop can see from now on."""
+    """Records each message once the main loop can receive it."""
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         super().put(item, block, timeout)
@@ -47,7 +47,7 @@ class NotedInbox(queue.SimpleQueue[Any]):
 
 
 class OddDecoder(FakeDecoder):
-    """Obeys the orders."""
+    """Follows the orders in windows."""
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         orders = {int(window.codes[0, 0]) for window in windows}
@@ -63,7 +63,7 @@ class OddDecoder(FakeDecoder):
 
 
 class OddEncoder(FakeDecoder):
-    """Obeys the orders in clips."""
+    """Follows the orders in clips."""
 
     def encode(self, samples: Samples) -> Codes:
         order = float(samples[0])

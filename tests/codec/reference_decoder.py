@@ -1,7 +1,7 @@
-"""The decoder straight from its definition: slow, whole sequences only, and easy to check.
+"""The Higgs decoder by its definition: slow, for whole sequences only, and easy to check.
 
-It is the oracle of ``codec.families.higgs.decoder``: nothing is folded, trimmed,
-packed or batched here; every line is one line of the published architecture.
+It is the oracle of ``codec.families.higgs.decoder``. Nothing is folded, trimmed, packed or batched
+here; every line is one line of the published architecture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _quantizer(config: CodecConfig, weights: Mapping[str, Tensor], codes: Tensor
 
 
 def _dac_decoder(config: CodecConfig, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """``[1, latent, T]`` to ``[1, 1, T * hop]``; the final tanh of the original is left out."""
+    """Map ``[1, latent, T]`` to ``[1, 1, T * hop]``, without the final tanh of the original."""
     name = "acoustic_decoder"
     x = _conv(weights, f"{name}.conv1", x, padding=3)
     for index, ratio in enumerate(config.ratios):

@@ -1,4 +1,4 @@
-"""The queue alone: order, batches, pieces, bounds."""
+"""The deadline queue: order, batches, pieces and limits."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def ids(batch: list) -> list[int]:
     return [job.id for job in batch]
 
 
-def test_an_empty_queue_has_no_batch() -> None:
+def test_empty_queue_has_no_batch() -> None:
     assert queue().take(0.0) == []
 
 
-def test_the_earliest_deadline_comes_first() -> None:
+def test_queue_orders_windows_by_deadline() -> None:
     waiting, order = queue(BatchLimits(rows=1)), []
     for id, deadline in enumerate([5.0, 1.0, 3.0, 1.0, 4.0]):
         waiting.add(id, window(), deadline, 0.0)
@@ -57,7 +57,7 @@ def test_the_earliest_deadline_comes_first() -> None:
     assert len(waiting) == 0
 
 
-def test_a_late_arrival_with_an_early_deadline_overtakes() -> None:
+def test_late_arrival_with_earlier_deadline_goes_first() -> None:
     waiting = queue(BatchLimits(rows=1))
     waiting.add(0, window(), 9.0, 0.0)
     waiting.add(1, window(), 8.0, 0.0)
@@ -66,7 +66,7 @@ def test_a_late_arrival_with_an_early_deadline_overtakes() -> None:
     assert finish(waiting, waiting.take(1.0)) == [2]
 
 
-def test_equal_shapes_run_together_in_deadline_order() -> None:
+def test_queue_batches_equal_shapes_in_deadline_order() -> None:
     waiting = queue()
     for id, (new, deadline) in enumerate([(5, FAR + 3), (6, FAR), (5, FAR + 2), (6, FAR + 1)]):
         waiting.add(id, window(new=new), deadline, 0.0)
@@ -76,7 +76,7 @@ def test_equal_shapes_run_together_in_deadline_order() -> None:
     assert ids(waiting.take(0.0)) == [2, 0]
 
 
-def test_context_beyond_the_receptive_field_does_not_part_shapes() -> None:
+def test_queue_ignores_context_beyond_receptive_field() -> None:
     waiting = queue()
     waiting.add(0, window(left=4, lookahead=4), FAR, 0.0)
     waiting.add(1, window(left=9, lookahead=6), FAR, 0.0)
@@ -91,7 +91,7 @@ def test_batch_rows_are_bounded() -> None:
     assert ids(waiting.take(0.0)) == [0, 1, 2]
 
 
-def test_the_seconds_of_a_batch_are_bounded_but_one_always_runs() -> None:
+def test_batch_seconds_are_bounded_but_single_window_always_runs() -> None:
     waiting = queue(BatchLimits(seconds=23.0))  # windows of 11 frames cost 11 s
     for id in range(5):
         waiting.add(id, window(), FAR, 0.0)
@@ -101,28 +101,28 @@ def test_the_seconds_of_a_batch_are_bounded_but_one_always_runs() -> None:
     assert ids(waiting.take(0.0)) == [0]
 
 
-def test_company_does_not_make_the_most_urgent_late() -> None:
+def test_batch_does_not_make_most_urgent_window_late() -> None:
     waiting = queue()
     for id in range(4):
         waiting.add(id, window(), 125.0 + id, 0.0)
     assert ids(waiting.take(100.0)) == [0, 1]  # 22 s fit into 25, 33 do not
 
 
-def test_a_batch_pays_what_is_fixed_once() -> None:
+def test_batch_counts_fixed_cost_once() -> None:
     waiting = queue(BatchLimits(seconds=145.0), DecodeCost(100.0, 1.0))
     for id in range(5):
         waiting.add(id, window(), FAR, 0.0)
     assert ids(waiting.take(0.0)) == [0, 1, 2, 3]
 
 
-def test_what_is_late_anyway_takes_company() -> None:
+def test_late_window_is_batched_with_others() -> None:
     waiting = queue()
     for id in range(4):
         waiting.add(id, window(), 5.0, 0.0)
     assert ids(waiting.take(100.0)) == [0, 1, 2, 3]
 
 
-def test_queue_batches_a_lone_window_with_no_other() -> None:
+def test_window_marked_alone_is_batched_with_no_other() -> None:
     waiting = queue()
     waiting.add(0, window(), FAR, 0.0, alone=True)
     waiting.add(1, window(), FAR + 1, 0.0)
@@ -135,7 +135,7 @@ def test_queue_batches_a_lone_window_with_no_other() -> None:
     assert order == [[0], [1, 3], [2]]
 
 
-def test_cancelled_work_is_not_chosen() -> None:
+def test_cancelled_window_is_not_taken() -> None:
     waiting = queue()
     for id in range(3):
         waiting.add(id, window(), FAR, 0.0)
@@ -145,7 +145,7 @@ def test_cancelled_work_is_not_chosen() -> None:
     assert ids(waiting.take(0.0)) == [0, 2]
 
 
-def test_work_cancelled_while_it_is_decoded_is_never_done() -> None:
+def test_window_cancelled_during_decoding_is_never_finished() -> None:
     waiting = queue()
     waiting.add(0, window(), FAR, 0.0)
     batch = waiting.take(0.0)
@@ -166,14 +166,14 @@ def test_queue_is_bounded() -> None:
     waiting.add(2, window(), FAR, 0.0)
 
 
-def test_an_id_is_queued_once() -> None:
+def test_queue_refuses_duplicate_id() -> None:
     waiting = queue()
     waiting.add(0, window(), FAR, 0.0)
     with pytest.raises(ValueError, match="already"):
         waiting.add(0, window(), FAR, 0.0)
 
 
-def test_a_stream_waits_for_one_piece_of_a_long_window_only() -> None:
+def test_urgent_window_waits_for_only_one_piece_of_long_window() -> None:
     waiting = queue(BatchLimits(piece_frames=10))
     waiting.add(0, window(0, 95, 0), 50.0, 0.0)
     order = []
@@ -188,8 +188,8 @@ def test_a_stream_waits_for_one_piece_of_a_long_window_only() -> None:
     assert len(waiting) == 0
 
 
-def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
-    """It asks for an early turn, as beginnings do; pieces of ten frames take .1 s here."""
+def test_long_first_window_yields_to_streams_close_to_underrun() -> None:
+    """Its deadline is early, as for all first windows. A piece of ten frames takes .1 s here."""
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(0, 105, 0), 0.25, 0.0, begins=True)
     waiting.add(1, window(), 0.9, 0.0)
@@ -202,7 +202,7 @@ def test_a_long_beginning_lets_listeners_pass_and_is_done_in_the_end() -> None:
     assert order == [0, 1, *[0] * 10, 2]
 
 
-def test_a_short_beginning_is_not_held_up_between_its_pieces() -> None:
+def test_short_first_window_is_not_interrupted() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(0, 20, 0), 0.25, 0.0, begins=True)
     waiting.add(1, window(), 0.9, 0.0)
@@ -213,7 +213,7 @@ def test_a_short_beginning_is_not_held_up_between_its_pieces() -> None:
     assert order == [0, 0, 1]
 
 
-def test_a_long_window_of_whoever_listens_keeps_its_turn() -> None:
+def test_long_window_of_playing_stream_is_not_interrupted() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(4, 40, 0), 0.5, 0.0)
     waiting.add(1, window(), 0.9, 0.0)
@@ -224,7 +224,7 @@ def test_a_long_window_of_whoever_listens_keeps_its_turn() -> None:
     assert order == [0, 0, 0, 0, 1]
 
 
-def test_a_long_beginning_gets_on_beside_listeners_without_end() -> None:
+def test_long_first_window_progresses_under_constant_load() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(0, 95, 0), 0.25, 0.0, begins=True)
     now, turns, done_at = 0.0, list[float](), dict[int, float]()
@@ -247,7 +247,7 @@ def test_a_long_beginning_gets_on_beside_listeners_without_end() -> None:
     lookahead=st.integers(0, 12),
     piece=st.integers(1, 20),
 )
-def test_pieces_give_the_samples_of_the_window(
+def test_cut_pieces_give_samples_of_whole_window(
     left: int, new: int, lookahead: int, piece: int
 ) -> None:
     fake = FakeDecoder(SPEC)
@@ -292,12 +292,10 @@ def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> Non
     assert BatchLimits().affordable(DecodeCost(0.0, frame_s), HIGGS).piece_frames == frames
 
 
-def test_pieces_leave_room_for_what_is_fixed() -> None:
+def test_pieces_leave_room_for_fixed_cost() -> None:
     assert BatchLimits().affordable(DecodeCost(0.008, 2e-4), HIGGS).piece_frames == 40
 
 
 @pytest.mark.parametrize(("fixed_s", "rows"), [(0.006, 8), (0.001, 1), (0.0, 1)])
-def test_windows_are_batched_where_that_saves_more_than_one_costs(
-    fixed_s: float, rows: int
-) -> None:
+def test_limits_allow_batches_only_if_fixed_cost_is_high(fixed_s: float, rows: int) -> None:
     assert BatchLimits().affordable(DecodeCost(fixed_s, 2e-4), HIGGS).rows == rows

@@ -1,4 +1,4 @@
-"""A decoder that was taught not to look ahead: zero taps are found and left out."""
+"""The Higgs decoder with causal weights: zero taps that look ahead are detected and skipped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = CodecConfig(latent_dim=16, quantizer_dim=24, codebook_dim=8, decoder_di
 
 
 def zeroed(tensors: Tensors, ahead: Callable[[str], int]) -> Tensors:
-    """Without the taps that look further ahead than ``ahead`` of a convolution's name."""
+    """Zero the taps that look further ahead than ``ahead(name)`` allows for each convolution."""
     made = {name: tensor.clone() for name, tensor in tensors.items()}
     for name, kernel in made.items():
         if name.startswith("acoustic_decoder") and kernel.dim() == 3 and kernel.shape[2] > 1:
@@ -36,7 +36,9 @@ def causal(make_tensors: Callable) -> Tensors:
     return zeroed(make_tensors(CONFIG), lambda name: 0)
 
 
-def test_causal_weights_make_a_causal_codec(causal: Tensors, random_codes: Callable) -> None:
+def test_decoder_with_causal_weights_has_no_lookahead(
+    causal: Tensors, random_codes: Callable
+) -> None:
     decoder, codes = HiggsDecoder(CONFIG, causal), random_codes(14)
     assert (decoder.spec.left_frames, decoder.spec.right_frames) == (11, 0)
     exact = reference_decode(CONFIG, causal, codes)
@@ -54,7 +56,7 @@ def test_causal_decoder_streams_bit_for_bit_without_lookahead(
     assert np.array_equal(streamed, whole)
 
 
-def test_causal_decoder_in_buckets_equals_windows(
+def test_causal_decoder_batch_in_bucket_equals_single_windows(
     causal: Tensors, random_codes: Callable, windows_of: Callable
 ) -> None:
     decoder, codes = HiggsDecoder(CONFIG, causal), random_codes(30)
@@ -70,10 +72,10 @@ def test_causal_decoder_in_buckets_equals_windows(
 
 
 @pytest.mark.parametrize(("ahead", "frames"), [({"conv1": 0}, 1), ({"conv1": 1}, 2), ({}, 10)])
-def test_what_is_left_of_the_lookahead_is_exact(
+def test_decoder_lookahead_covers_only_nonzero_taps(
     make_tensors: Callable, random_codes: Callable, ahead: dict[str, int], frames: int
 ) -> None:
-    """Frames ahead are read as far as kernels look, and not a frame further."""
+    """The samples depend on exactly as many later frames as the spec says."""
 
     def kept(name: str) -> int:
         if not ahead:
@@ -90,7 +92,7 @@ def test_what_is_left_of_the_lookahead_is_exact(
     assert (moved.min(), moved.max()) == (15 - frames, 25)
 
 
-def test_a_layer_of_nothing_but_zeros_is_no_error(causal: Tensors, random_codes: Callable) -> None:
+def test_decoder_accepts_layer_of_zeros(causal: Tensors, random_codes: Callable) -> None:
     silent = causal | {
         name: torch.zeros_like(kernel)
         for name, kernel in causal.items()

@@ -1,4 +1,4 @@
-"""Checkpoints in every layout they have had, and those that are none."""
+"""Higgs checkpoints in every supported layout, and folders that are refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def assert_equal(got: Tensors, expected: Tensors, tolerance: float = 0.0) -> Non
 
 
 def descript(tensors: Tensors) -> Tensors:
-    """Rename to the older layout: two blocks, so the last Snake is layer 3."""
+    """Rename to the older layout. There are two blocks, so the last Snake is layer 3."""
     patterns = [
         (r"acoustic_decoder\.conv1\.", "acoustic_decoder.model.0."),
         (r"acoustic_decoder\.snake1\.", "acoustic_decoder.model.3."),
@@ -92,12 +92,16 @@ def descript(tensors: Tensors) -> Tensors:
     return renamed
 
 
-def test_the_embedded_checkpoint(checkpoint: Path, tensors: Tensors, config: CodecConfig) -> None:
+def test_embedded_checkpoint_has_decoder_shapes_in_float32(
+    checkpoint: Path, tensors: Tensors, config: CodecConfig
+) -> None:
     assert {name: tuple(t.shape) for name, t in tensors.items()} == decoder_shapes(config)
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
 
 
-def test_bundled_and_standalone(tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors) -> None:
+def test_checkpoint_is_read_bundled_and_standalone(
+    tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors
+) -> None:
     assert_equal(loaded(bundled(tmp_path / "v3", tiny_tensors)), tiny_tensors)
     bits = 4 * 24_000 / 6
     config = {
@@ -110,7 +114,7 @@ def test_bundled_and_standalone(tmp_path: Path, tiny: CodecConfig, tiny_tensors:
     assert_equal(loaded(folder), tiny_tensors)
 
 
-def test_a_v3_checkpoint_without_codec_config_is_full_size(
+def test_v3_checkpoint_without_codec_config_is_full_size(
     tmp_path: Path, tiny_tensors: Tensors
 ) -> None:
     config = {"audio_encoder_config": {"num_codebooks": 8, "vocab_size": 1026}}
@@ -118,7 +122,7 @@ def test_a_v3_checkpoint_without_codec_config_is_full_size(
     assert open_higgs(str(folder)).config == CodecConfig()
 
 
-def test_checkpoint_in_the_older_layout_is_read(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_in_older_layout_is_read(tmp_path: Path, tiny_tensors: Tensors) -> None:
     renamed = descript(tiny_tensors)
     assert "acoustic_decoder.model.1.block.2.block.3.weight" in renamed
     assert not any(".conv" in name or "embed" in name for name in renamed)
@@ -169,7 +173,7 @@ def test_checkpoint_in_shards_is_read(tmp_path: Path, tiny_tensors: Tensors) -> 
         loaded(folder)
 
 
-def test_only_what_decoding_needs_is_read(
+def test_checkpoint_reads_only_decoder_tensors(
     tmp_path: Path, tiny_tensors: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {**tiny_tensors, "semantic_model.weight": torch.zeros(9), "fc1.bias": torch.ones(1)}
@@ -203,31 +207,33 @@ def test_only_what_decoding_needs_is_read(
     assert sorted(read) == sorted(tiny_tensors)
 
 
-def test_missing_keys_are_named(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_error_names_missing_keys(tmp_path: Path, tiny_tensors: Tensors) -> None:
     del tiny_tensors["fc2.bias"], tiny_tensors["acoustic_decoder.block.1.conv_t1.weight"]
     with pytest.raises(CheckpointError, match=r"fc2\.bias, .*block\.1\.conv_t1\.weight"):
         loaded(bundled(tmp_path / "partial", tiny_tensors))
 
 
-def test_many_missing_keys_are_counted(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_error_counts_many_missing_keys(tmp_path: Path, tiny_tensors: Tensors) -> None:
     only = {"fc2.bias": tiny_tensors["fc2.bias"]}
     with pytest.raises(CheckpointError, match=r"quantizers\.0.* and \d+ more$"):
         loaded(bundled(tmp_path / "partial", only))
 
 
-def test_misshapen_keys_are_named(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_error_names_keys_of_wrong_shape(tmp_path: Path, tiny_tensors: Tensors) -> None:
     tiny_tensors["fc2.bias"] = torch.zeros(7)
     with pytest.raises(CheckpointError, match=r"fc2\.bias \(7,\) instead of \(6,\)"):
         loaded(bundled(tmp_path / "wrong", tiny_tensors))
 
 
-def test_values_that_are_not_finite_are_refused(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_checkpoint_with_non_finite_values_is_refused(
+    tmp_path: Path, tiny_tensors: Tensors
+) -> None:
     tiny_tensors["fc2.bias"][2] = float("nan")
     with pytest.raises(CheckpointError, match=r"not finite in fc2\.bias"):
         loaded(bundled(tmp_path / "nan", tiny_tensors))
 
 
-def test_folders_without_a_codec(tmp_path: Path, tiny_tensors: Tensors) -> None:
+def test_find_codec_refuses_folders_without_codec(tmp_path: Path, tiny_tensors: Tensors) -> None:
     folder = tmp_path / "none"
     folder.mkdir()
     with pytest.raises(CheckpointError, match=r"config\.json"):
@@ -250,8 +256,8 @@ def test_folders_without_a_codec(tmp_path: Path, tiny_tensors: Tensors) -> None:
         find_codec(folder)
 
 
-def test_find_codec_of_a_talker_of_v2_is_told_apart(tmp_path: Path, tiny_tensors: Tensors) -> None:
-    """Its config names the recogniser of another use, which is no codec."""
+def test_find_codec_refuses_v2_talker(tmp_path: Path, tiny_tensors: Tensors) -> None:
+    """Its ``audio_encoder_config`` describes a Whisper encoder, which is not a codec."""
     config = {"model_type": "higgs_audio", "audio_encoder_config": {"model_type": "whisper"}}
     folder = write(tmp_path / "v2", tiny_tensors, config | {"audio_num_codebooks": 8})
     with pytest.raises(CheckpointError, match="codec_model"):
@@ -266,7 +272,7 @@ ORIGINAL_JSON = {
 
 
 def original(tensors: Tensors) -> Tensors:
-    """Rename to the form from before transformers had the class."""
+    """Rename to the original form, from before transformers had the class."""
     names = {
         "acoustic_decoder.": "decoder_2.", "quantizer.quantizers.": "quantizer.vq.layers.",
         "fc2.": "fc_post2.",
@@ -279,10 +285,10 @@ def original(tensors: Tensors) -> Tensors:
     return renamed
 
 
-def test_higgs_original_names_and_configuration(
+def test_higgs_checkpoint_in_original_form_is_read(
     tmp_path: Path, make_tensors: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its list of bandwidths would make eight quantizers of it; three are stored."""
+    """Its bandwidths imply eight quantizers, but only three are stored."""
     full = CodecConfig(
         num_codebooks=3, codebook_size=16, codebook_dim=4, ratios=(3, 2), decoder_dim=1024
     )
@@ -296,7 +302,7 @@ def test_higgs_original_names_and_configuration(
     assert_equal(found.decoder_tensors(), tensors)
 
 
-def test_higgs_codec_uses_as_many_quantizers_as_are_spoken(
+def test_higgs_codec_uses_as_many_quantizers_as_talker(
     tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors
 ) -> None:
     talker = tmp_path / "talker"
@@ -309,7 +315,7 @@ def test_higgs_codec_uses_as_many_quantizers_as_are_spoken(
     assert found.load_decoder().spec.num_codebooks == 2
 
 
-def test_higgs_folder_with_a_pickle_names_the_command(tmp_path: Path) -> None:
+def test_find_codec_of_higgs_pickle_names_convert_command(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(ORIGINAL_JSON))
     with pytest.raises(CheckpointError, match=r"lacks model\.safetensors.*talkwire convert"):
         find_codec(tmp_path)
@@ -318,14 +324,14 @@ def test_higgs_folder_with_a_pickle_names_the_command(tmp_path: Path) -> None:
         find_codec(tmp_path)
 
 
-def test_higgs_folder_with_a_talker_s_weights_is_told(tmp_path: Path) -> None:
+def test_find_codec_refuses_higgs_folder_with_talker_weights(tmp_path: Path) -> None:
     config = {"model_type": "higgs_audio_v2_tokenizer"}
     folder = write(tmp_path / "codec", {"embed_tokens.weight": torch.zeros(2, 2)}, config)
     with pytest.raises(CheckpointError, match="no quantizer"):
         find_codec(folder)
 
 
-def test_a_loaded_checkpoint_decodes(
+def test_checkpoint_decoder_equals_decoder_of_same_tensors(
     tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors, random_codes: Callable
 ) -> None:
     decoder = open_higgs(str(bundled(tmp_path / "v3", tiny_tensors))).load_decoder()
@@ -335,18 +341,22 @@ def test_a_loaded_checkpoint_decodes(
     assert np.array_equal(decoder.decode([codes])[0], expected)
 
 
-def test_resolve_a_folder(tmp_path: Path) -> None:
+def test_resolve_folder_returns_existing_folder(tmp_path: Path) -> None:
     assert resolve_folder(str(tmp_path)) == tmp_path
 
 
 @pytest.mark.parametrize("model", ["", "name", "/no/such/folder", "../x", "a/b/c", "org/ name"])
-def test_resolve_nonsense(model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resolve_folder_refuses_invalid_model(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="neither a folder nor"):
         resolve_folder(model)
 
 
-def test_resolve_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resolve_folder_downloads_hub_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[tuple[str, list[str]]] = []
 
     def download(model: str, allow_patterns: list[str]) -> str:
@@ -365,7 +375,7 @@ def test_resolve_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             resolve_folder(model)
 
 
-def test_open_codec_in_a_folder_of_its_own_decodes_the_same_bits(
+def test_standalone_codec_decodes_same_bits_as_bundled(
     tmp_path: Path, decoder: HiggsDecoder, random_codes: Callable
 ) -> None:
     talker = tmp_path / "talker"

@@ -1,4 +1,4 @@
-"""Clips on their way through real worker processes, beside windows that must not wait."""
+"""Encoding of clips by real worker processes, beside windows that must not wait for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streaming.errors import BackendError, CapacityError, ErrorCode, RequestErro
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
-#: What odd_worker.py is made of, and the orders that it takes from a clip's first sample.
+#: The spec of odd_worker.py, and the orders that it reads from a clip's first sample.
 SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
 CLIP_DIE, CLIP_ERR, CLIP_BAD, CLIP_SLOW = -1.0, -0.5, -0.25, -0.125
 FAKE = FakeDecoder(SPEC)
@@ -61,7 +61,7 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_clips_come_back_as_codes() -> None:
+async def test_encode_returns_codes_of_each_clip() -> None:
     async with odd() as engine:
         assert engine.can_encode
         assert engine.fingerprint == FAKE.fingerprint
@@ -84,7 +84,7 @@ async def test_windows_do_not_wait_for_clips(tmp_path: Path) -> None:
         assert (await slow).shape == (2, 5)
 
 
-async def test_encode_of_a_bad_clip_fails_no_other() -> None:
+async def test_encode_failure_does_not_affect_next_clip() -> None:
     async with odd() as engine:
         with pytest.raises(RequestError) as refused:
             await engine.encode(clip(CLIP_BAD))
@@ -97,7 +97,7 @@ async def test_encode_of_a_bad_clip_fails_no_other() -> None:
         assert engine.restarts == 0
 
 
-async def test_a_clip_that_kills_the_worker_is_given_up_and_the_next_one_is_not() -> None:
+async def test_clip_that_kills_worker_fails_alone() -> None:
     async with odd() as engine:
         poison = asyncio.create_task(engine.encode(clip(CLIP_DIE)))
         behind = asyncio.create_task(engine.encode(clip(frames=7)))
@@ -108,7 +108,7 @@ async def test_a_clip_that_kills_the_worker_is_given_up_and_the_next_one_is_not(
         assert engine.restarts == 1
 
 
-async def test_there_is_a_limit_and_who_leaves_frees_a_place() -> None:
+async def test_clip_limit_refuses_excess_and_cancel_frees_place() -> None:
     async with odd(max_clips=2) as engine:
         first = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
         second = asyncio.create_task(engine.encode(clip()))
@@ -130,7 +130,7 @@ async def test_encode_times_out() -> None:
             await engine.encode(clip(CLIP_SLOW))
 
 
-async def test_codes_of_another_length_are_not_passed_on() -> None:
+async def test_codes_of_wrong_length_fail_encode() -> None:
     encodes = PendingEncodes(lambda message: None, 2)
     asking = asyncio.create_task(encodes.encode(0, clip(frames=5), SPEC.hop_length, 60.0))
     await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def test_codes_of_another_length_are_not_passed_on() -> None:
     assert failed.value.code is ErrorCode.CODEC_FAILED
 
 
-async def test_who_leaves_takes_the_clip_back() -> None:
+async def test_cancelled_encode_withdraws_clip() -> None:
     sent: list[Encode | Cancel] = []
     encodes = PendingEncodes(sent.append, 2)
     asking = asyncio.create_task(encodes.encode(3, clip(), SPEC.hop_length, 60.0))
@@ -153,7 +153,7 @@ async def test_who_leaves_takes_the_clip_back() -> None:
     assert len(sent) == 2, "the next worker does not get it"
 
 
-async def test_a_checkpoint_without_encoder_says_so() -> None:
+async def test_encode_without_encoder_is_unsupported() -> None:
     async with odd("deaf") as engine:
         assert not engine.can_encode
         with pytest.raises(RequestError) as refused:
@@ -162,14 +162,14 @@ async def test_a_checkpoint_without_encoder_says_so() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.zeros(0, np.float32), np.zeros((2, 6), np.float32)])
-async def test_what_is_no_clip_is_not_sent(bad: Samples) -> None:
+async def test_encode_refuses_malformed_clip(bad: Samples) -> None:
     async with odd() as engine:
         with pytest.raises(RequestError) as refused:
             await engine.encode(bad)
         assert refused.value.code is ErrorCode.INVALID_AUDIO
 
 
-async def test_stop_fails_clips_under_way() -> None:
+async def test_stop_fails_pending_clips() -> None:
     async with odd() as engine:
         waiting = asyncio.create_task(engine.encode(clip(CLIP_SLOW)))
         await until(lambda: engine._encodes._pending)
@@ -180,7 +180,7 @@ async def test_stop_fails_clips_under_way() -> None:
             await engine.encode(clip())
 
 
-async def test_the_real_worker_encodes_as_the_encoder_does(checkpoint: Path) -> None:
+async def test_real_worker_encodes_like_higgs_encoder(checkpoint: Path) -> None:
     engine = CodecWorkerEngine(str(checkpoint))
     await engine.start()
     try:

@@ -1,4 +1,4 @@
-"""The architecture as read from a configuration."""
+"""The Higgs codec's architecture, read from a configuration."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from codec.families.higgs.config import CodecConfig, parse_config
 from codec.family import CheckpointError
 
 
-def test_no_sizes_mean_the_full_size_codec() -> None:
+def test_parse_config_defaults_to_full_size_codec() -> None:
     assert parse_config({}) == CodecConfig()
     assert (CodecConfig().spec().left_frames, CodecConfig().spec().right_frames) == (10, 10)
 
 
-def test_parse_config_of_the_embedded_codec(config: CodecConfig) -> None:
+def test_parse_config_reads_embedded_codec_sizes(config: CodecConfig) -> None:
     expected = CodecConfig(quantizer_dim=80, codebook_dim=80, latent_dim=64, decoder_dim=256)
     assert config == expected
 
 
-def test_the_number_of_codebooks_follows_from_the_bandwidth() -> None:
+def test_parse_config_derives_codebook_count_from_bandwidth() -> None:
     assert parse_config({"target_bandwidths": [0.5, 1, 1.5, 2]}).num_codebooks == 8
     assert parse_config({"target_bandwidths": [0.5, 1]}).num_codebooks == 4
     assert parse_config({"target_bandwidths": [2]}, num_codebooks=3).num_codebooks == 3
@@ -40,6 +40,6 @@ def test_the_number_of_codebooks_follows_from_the_bandwidth() -> None:
         {"target_bandwidths": 2},
     ],
 )
-def test_nonsense_is_a_checkpoint_error(raw: dict) -> None:
+def test_parse_config_refuses_invalid_sizes(raw: dict) -> None:
     with pytest.raises(CheckpointError):
         parse_config(raw)

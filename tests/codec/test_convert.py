@@ -1,4 +1,4 @@
-"""Pickles of codecs become safetensors, and whatever else they hold does not."""
+"""Conversion of pickled codecs to safetensors, and pickles that are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from codec.family import CheckpointError, CodecFamily
 from tests.codec.fish_checkpoint import TINY, published_state, write_codec_pth
 from tests.codec.fish_oracle import FishOracle
 
-#: Windows of attention are not to be read off a file.
+#: The attention windows cannot be derived from a pickle, so those of the published codec are used.
 PUBLISHED_WINDOWS = replace(TINY, window=128, encoder_window=512)
 
 
@@ -37,7 +37,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_convert_makes_what_decodes_like_the_pickle(converted: Path) -> None:
+def test_converted_codec_decodes_like_pickle(converted: Path) -> None:
     found = open_codec(str(converted))
     decoder = found.load_decoder()
     assert decoder.spec == PUBLISHED_WINDOWS.spec()
@@ -52,7 +52,7 @@ def test_convert_makes_what_decodes_like_the_pickle(converted: Path) -> None:
     assert found.load_encoder().encode(samples).shape == (10, 20)
 
 
-def test_convert_writes_the_expected_tensors_alone(converted: Path) -> None:
+def test_convert_writes_only_expected_tensors(converted: Path) -> None:
     shapes = decoder_shapes(PUBLISHED_WINDOWS) | encoder_shapes(PUBLISHED_WINDOWS)
     tensors = load_file(converted / "codec.safetensors")
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes
@@ -64,14 +64,14 @@ def test_convert_writes_the_expected_tensors_alone(converted: Path) -> None:
 
 
 def convert_here(folder: Path, family: CodecFamily = fish.FAMILY) -> dict:
-    """What the child does, in this process: starting one takes seconds."""
+    """Convert in this process, since a child takes seconds to start."""
     conversion = family.conversion
     assert conversion is not None
     target = folder / conversion.target
     return convert_file(conversion, folder / conversion.source, target, read_config(folder))
 
 
-def test_convert_into_another_folder(tmp_path: Path) -> None:
+def test_convert_writes_into_another_folder(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "deep" / "out"
     write_codec_pth(source)
     (source / "config.json").write_text('{"model_type": "fish_qwen3_omni"}')
@@ -85,7 +85,7 @@ def test_convert_into_another_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", ["state_dict", "generator."])
-def test_convert_file_knows_the_wrappers_of_training(tmp_path: Path, wrap: str) -> None:
+def test_convert_file_unwraps_training_checkpoints(tmp_path: Path, wrap: str) -> None:
     state = published_state()
     if wrap == "state_dict":
         torch.save({"state_dict": state, "epoch": 3}, tmp_path / "codec.pth")
@@ -96,8 +96,8 @@ def test_convert_file_knows_the_wrappers_of_training(tmp_path: Path, wrap: str) 
     assert open_codec(str(tmp_path)).can_encode()
 
 
-def test_convert_file_makes_a_higgs_codec(tmp_path: Path) -> None:
-    """In the original names: without a HuBERT in it, it decodes and does not encode."""
+def test_convert_file_converts_higgs_codec(tmp_path: Path) -> None:
+    """It has the original names, and no HuBERT: it decodes, but cannot encode."""
     sizes = CodecConfig(
         num_codebooks=2, codebook_size=16, codebook_dim=4, ratios=(3, 2), decoder_dim=1024
     )
@@ -122,7 +122,7 @@ def test_convert_file_makes_a_higgs_codec(tmp_path: Path) -> None:
 
 
 class Trap:
-    """What a pickle can do to who loads it."""
+    """A pickled object that runs a command when it is loaded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -131,7 +131,7 @@ class Trap:
         return os.system, (f"touch {self._file}",)
 
 
-def test_convert_refuses_a_pickle_that_would_run_code(tmp_path: Path) -> None:
+def test_convert_refuses_pickle_that_runs_code(tmp_path: Path) -> None:
     torch.save(published_state() | {"extra": Trap(tmp_path / "sprung")}, tmp_path / "codec.pth")
     with pytest.raises(ConversionError, match="more than tensors"):
         convert(tmp_path)
@@ -166,7 +166,7 @@ def broken(what: str) -> object:
         ("list", "no tensors by name"),
     ],
 )
-def test_convert_file_refuses_what_is_no_such_codec(tmp_path: Path, what: str, told: str) -> None:
+def test_convert_file_refuses_unexpected_tensors(tmp_path: Path, what: str, told: str) -> None:
     torch.save(broken(what), tmp_path / "codec.pth")
     with pytest.raises(CheckpointError, match=told):
         convert_here(tmp_path)
@@ -174,22 +174,20 @@ def test_convert_file_refuses_what_is_no_such_codec(tmp_path: Path, what: str, t
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x02}q\x00.", b"PK\x03\x04" + bytes(200)])
-def test_convert_file_refuses_what_is_no_checkpoint(tmp_path: Path, data: bytes) -> None:
+def test_convert_file_refuses_invalid_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "codec.pth").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"no checkpoint|more than tensors"):
         convert_here(tmp_path)
 
 
-def test_convert_tells_of_a_folder_without_a_pickle(tmp_path: Path) -> None:
+def test_convert_refuses_folder_without_pickle(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"model\.pth, codec\.pth"):
         convert(tmp_path)
     with pytest.raises(ConversionError, match="is no folder"):
         convert(tmp_path / "nowhere")
 
 
-def test_convert_survives_a_reader_that_dies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convert_reports_reader_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_codec_pth(tmp_path)
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
     with pytest.raises(ConversionError, match=r"its reader ended \(1\)"):

@@ -1,4 +1,4 @@
-"""What decoding costs, measured with a decoder that takes as long as it is told to."""
+"""Measurement of the decoding cost, with a fake decoder that takes a given time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
 SPEC = CodecSpec(24_000, 6, (100,) * 2, 3, 4)
-#: Windows that are tried have the left context, 2 or 25 new frames, and 4 of lookahead.
+#: Frames of the measured windows: left context, 2 or 25 new frames, and 4 frames of lookahead.
 SHORT, LONG = 3 + 2 + 4, 3 + 25 + 4
 
 
 class Timed(FakeDecoder):
-    """Takes ``seconds(window)``, by a clock of its own; the first time ever much longer."""
+    """Takes ``seconds(window)`` by its own clock, and a minute longer for the first batch."""
 
     def __init__(self, seconds: Callable[[DecodeWindow], float]) -> None:
         super().__init__(SPEC)
@@ -42,13 +42,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[DecodeWindow],
     return make
 
 
-def test_a_line_is_found_and_a_cold_start_forgotten(timed: Callable[..., Timed]) -> None:
+def test_measure_cost_fits_line_and_ignores_cold_start(timed: Callable[..., Timed]) -> None:
     decoder = timed(lambda window: 0.01 + 0.002 * window.codes.shape[1])
     cost = measure_cost(decoder, EqualShapes(), BatchLimits())
     assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.01), pytest.approx(0.002))
 
 
-def test_context_that_costs_little_makes_nothing_cheaper_than_it_was(
+def test_measure_cost_covers_both_windows_if_context_is_cheap(
     timed: Callable[..., Timed],
 ) -> None:
     decoder = timed(lambda window: 0.002 * window.new_frames)
@@ -58,7 +58,7 @@ def test_context_that_costs_little_makes_nothing_cheaper_than_it_was(
     assert cost.seconds(LONG) == pytest.approx(0.002 * 25)
 
 
-def test_a_long_window_that_took_no_longer_still_costs_something(
+def test_measure_cost_is_constant_if_both_windows_take_equal_time(
     timed: Callable[..., Timed],
 ) -> None:
     decoder = timed(lambda window: 0.03)
@@ -66,13 +66,13 @@ def test_a_long_window_that_took_no_longer_still_costs_something(
     assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
 
 
-def test_one_slow_turn_does_not_count(timed: Callable[..., Timed]) -> None:
+def test_measure_cost_ignores_single_slow_run(timed: Callable[..., Timed]) -> None:
     decoder: Timed = timed(lambda window: 0.03 + (5 if decoder.decoded in (2, 6) else 0))
     cost = measure_cost(decoder, EqualShapes(), BatchLimits())
     assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
 
 
-def test_on_a_gpu_a_full_batch_pays_for_all_its_frames(
+def test_measure_cost_with_graphs_counts_all_frames_of_batch(
     timed: Callable[..., Timed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_module, "GraphDecoder", Timed)

@@ -1,4 +1,4 @@
-"""The decoder against its oracles, and its promise: the same bits, however it is cut."""
+"""The Higgs decoder: equality with its oracles, and equal bits however a stream is cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming.window import DecodeWindow
 from tests.codec.reference_decoder import reference_decode
 
 MakeCodes = Callable[..., np.ndarray]
-#: float32 rounds differently in another order.
+#: Largest difference of samples that another order of float32 sums may cause.
 ROUNDING = 1e-5
 
 
@@ -30,7 +30,7 @@ def wide(make_tensors: Callable) -> HiggsDecoder:
     return HiggsDecoder(config, make_tensors(config))
 
 
-def test_decoder_equals_the_definition(
+def test_decoder_equals_reference_decoder(
     decoder: HiggsDecoder, config: CodecConfig, tensors: dict, speech_codes: Codes
 ) -> None:
     exact = reference_decode(config, tensors, speech_codes)
@@ -38,7 +38,7 @@ def test_decoder_equals_the_definition(
     assert np.abs(decoder.decode([speech_codes])[0] - exact).max() < ROUNDING
 
 
-def test_the_wide_decoder_equals_the_definition(
+def test_full_size_decoder_equals_reference_decoder(
     wide: HiggsDecoder, make_tensors: Callable, random_codes: MakeCodes
 ) -> None:
     codes, config = random_codes(6), CodecConfig()
@@ -75,7 +75,7 @@ numpy.save(out, values[0, 0].numpy())
 def test_decoder_equals_transformers(
     decoder: HiggsDecoder, checkpoint: Path, speech_codes: Codes, tmp_path: Path
 ) -> None:
-    """In a process of its own, where a stub of torchaudio cannot leak into other tests."""
+    """Run in a separate process, so that the stub of torchaudio cannot affect other tests."""
     np.save(tmp_path / "codes.npy", speech_codes)
     arguments = [str(checkpoint), str(tmp_path / "codes.npy"), str(tmp_path / "out.npy")]
     done = subprocess.run(
@@ -90,7 +90,7 @@ def test_decoder_equals_transformers(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_streamed_equals_whole_bit_for_bit(
+def test_decoder_streamed_equals_whole_bit_for_bit(
     decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def test_streamed_equals_whole_bit_for_bit(
     assert torch.equal(torch.from_numpy(batched), whole)
 
 
-def test_the_wide_decoder_streams_bit_for_bit(
+def test_full_size_decoder_streams_bit_for_bit(
     wide: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
 ) -> None:
     codes = random_codes(47)
@@ -118,7 +118,7 @@ def test_the_wide_decoder_streams_bit_for_bit(
 
 
 @pytest.mark.parametrize("name", ["decoder", "wide"])
-def test_batched_equals_single_bit_for_bit(
+def test_decoder_batched_equals_single_bit_for_bit(
     name: str, request: pytest.FixtureRequest, random_codes: MakeCodes
 ) -> None:
     decoder: HiggsDecoder = request.getfixturevalue(name)
@@ -131,7 +131,7 @@ def test_batched_equals_single_bit_for_bit(
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 0), (3, 4, 0), (0, 2, 2), (10, 5, 4), (4, 6, 1)])
-def test_trimming_equals_decoding_the_whole_window(
+def test_decode_windows_equals_trimmed_decode_of_window(
     decoder: HiggsDecoder, random_codes: MakeCodes, shape: tuple[int, int, int]
 ) -> None:
     window = DecodeWindow(random_codes(sum(shape)), *shape)
@@ -151,8 +151,8 @@ def test_decode_differs_with_too_little_lookahead(
     assert not np.array_equal(streamed, whole)
 
 
-def test_the_receptive_field_is_exact(config: CodecConfig, make_tensors: Callable) -> None:
-    """Changing one frame, in float64, moves samples of ten frames around it and no other."""
+def test_receptive_field_matches_spec(config: CodecConfig, make_tensors: Callable) -> None:
+    """A changed frame changes samples up to ten frames away on both sides, and no others."""
     exact = HiggsDecoder(config, make_tensors(config), dtype=torch.float64)
     left, right, middle = exact.spec.left_frames, exact.spec.right_frames, 15
     codes = np.zeros((2, 8, 31), np.int16)
@@ -162,7 +162,7 @@ def test_the_receptive_field_is_exact(config: CodecConfig, make_tensors: Callabl
     assert (moved.min(), moved.max()) == (middle - left, middle + right)
 
 
-def test_without_onednn_the_same_within_rounding(
+def test_decoder_without_onednn_is_equal_within_rounding(
     monkeypatch: pytest.MonkeyPatch,
     decoder: HiggsDecoder,
     config: CodecConfig,
@@ -174,7 +174,7 @@ def test_without_onednn_the_same_within_rounding(
     assert np.abs(plain.decode([codes])[0] - decoder.decode([codes])[0]).max() < ROUNDING
 
 
-def test_vanishing_alpha_is_the_identity(
+def test_snake_with_zero_alpha_is_identity(
     config: CodecConfig, make_tensors: Callable, random_codes: MakeCodes
 ) -> None:
     still = make_tensors(config)
@@ -188,7 +188,7 @@ def test_vanishing_alpha_is_the_identity(
 
 
 @pytest.mark.parametrize("code", [-1, 1024, 1025])
-def test_special_codes_are_refused(
+def test_decoder_refuses_special_codes(
     decoder: HiggsDecoder, random_codes: MakeCodes, code: int
 ) -> None:
     codes = random_codes(5)
@@ -199,7 +199,7 @@ def test_special_codes_are_refused(
         decoder.decode_windows([DecodeWindow(codes, 0, 5, 0)])
 
 
-def test_a_code_that_is_not_known_adds_nothing(
+def test_unknown_code_in_lookahead_adds_nothing(
     config: CodecConfig, make_tensors: Callable, random_codes: MakeCodes
 ) -> None:
     quiet = make_tensors(config)
@@ -221,17 +221,21 @@ def test_a_code_that_is_not_known_adds_nothing(
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (9, 5), (8, 0), (8,)])
-def test_codes_of_another_shape_are_refused(decoder: HiggsDecoder, shape: tuple[int, ...]) -> None:
+def test_decoder_refuses_codes_of_wrong_shape(
+    decoder: HiggsDecoder, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(CodesError):
         decoder.decode([np.zeros(shape, np.int16)])
 
 
-def test_decode_of_nothing_is_nothing(decoder: HiggsDecoder) -> None:
+def test_decode_of_empty_list_is_empty(decoder: HiggsDecoder) -> None:
     assert decoder.decode([]) == []
     assert decoder.decode_windows([]) == []
 
 
-def test_decoder_spec_is_the_configs(decoder: HiggsDecoder, looking_ahead: HiggsDecoder) -> None:
+def test_decoder_spec_follows_configuration(
+    decoder: HiggsDecoder, looking_ahead: HiggsDecoder
+) -> None:
     ahead = looking_ahead.spec
     assert (ahead.left_frames, ahead.right_frames, ahead.history_frames) == (10, 10, 0)
     spec = decoder.spec
@@ -241,7 +245,7 @@ def test_decoder_spec_is_the_configs(decoder: HiggsDecoder, looking_ahead: Higgs
     assert (spec.inert_codebooks, spec.delay_rows) == (4, 3), "the embedded voice's last four"
 
 
-def test_codebooks_are_inert_whose_codes_all_sound_the_same(
+def test_trailing_codebooks_with_equal_vectors_are_inert(
     config: CodecConfig, make_tensors: Callable, random_codes: MakeCodes
 ) -> None:
     quiet = make_tensors(config)

@@ -1,4 +1,4 @@
-"""The encoder: equal to transformers' class, and the decoder's inverse as far as one goes."""
+"""The Higgs encoder: equality with transformers' class, round trips, resampling, checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encoder(checkpoint: Path) -> HiggsEncoder:
 
 @pytest.fixture(scope="module")
 def speech(decoder: HiggsDecoder) -> Samples:
-    """What the embedded talker said, by the codec: a sound that it can encode."""
+    """Speech of the embedded talker, as the codec decodes it, and so within its range."""
     with np.load(SPEECH, allow_pickle=False) as file:
         return decoder.decode([file["utterance_0"]])[0]
 
@@ -62,7 +62,7 @@ def run_oracle(*arguments: str) -> None:
 
 
 def test_encoder_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) -> None:
-    """In float64 every code; in float32 rounding may choose between near neighbours."""
+    """In float64 all codes are equal. In float32 rounding may decide between close vectors."""
     given = clips(speech)
     np.savez(tmp_path / "clips.npz", **given)
     run_oracle("encode", str(checkpoint), str(tmp_path / "clips.npz"), str(tmp_path / "out.npz"))
@@ -80,7 +80,7 @@ def test_encoder_equals_transformers(checkpoint: Path, speech: Samples, tmp_path
     assert len(np.unique(expected["speech-float64"][0])) > 10
 
 
-def test_knows_every_tensor_of_the_full_size_class(tmp_path: Path) -> None:
+def test_encoder_shapes_match_full_size_transformers_class(tmp_path: Path) -> None:
     run_oracle("shapes", str(tmp_path / "shapes.json"))
     theirs = json.loads((tmp_path / "shapes.json").read_text())
     conv = "semantic_model.encoder.pos_conv_embed.conv."
@@ -93,7 +93,7 @@ def test_knows_every_tensor_of_the_full_size_class(tmp_path: Path) -> None:
     assert {name for name in left if not name.endswith(statistics)} == set()
 
 
-def test_resamples_by_the_definition() -> None:
+def test_resample_equals_definition() -> None:
     rng = np.random.default_rng(0)
     for old, new, count in ((24_000, 16_000, 961), (16_000, 24_000, 500), (44_100, 16_000, 700)):
         wave = torch.from_numpy(rng.normal(size=count))[None]
@@ -104,8 +104,8 @@ def test_resamples_by_the_definition() -> None:
     assert resample(wave, 24_000, 24_000) is wave
 
 
-def test_resamples_as_torchaudio_does() -> None:
-    """torchaudio 2.11's ``functional.resample(x, 24000, 16000)``, once worked out with it."""
+def test_resample_equals_torchaudio() -> None:
+    """The expected values are from torchaudio 2.11: ``functional.resample(x, 24000, 16000)``."""
     wave = torch.sin(0.05 * torch.arange(24, dtype=torch.float64) ** 1.3)[None]
     expected = (
         0.003600816278843563, 0.08350693585618298, 0.20789054767444393, 0.3459409444810401,
@@ -116,10 +116,10 @@ def test_resamples_as_torchaudio_does() -> None:
     assert np.allclose(resample(wave, 24_000, 16_000)[0].numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_speech_survives_a_round_trip(
+def test_round_trip_preserves_spectral_envelope_of_speech(
     encoder: HiggsEncoder, decoder: HiggsDecoder, speech: Samples
 ) -> None:
-    """Not bit by bit, the codec is lossy: but the envelope of its spectrum comes back."""
+    """The codec is lossy, so only the spectral envelopes are compared."""
     again = decoder.decode([encoder.encode(speech)])[0]
     assert len(again) == len(speech)
 
@@ -135,7 +135,7 @@ def test_speech_survives_a_round_trip(
     assert alike(heard, meant) > 0.9 > 0.5 > others
 
 
-def test_encode_fills_up_the_last_frame(encoder: HiggsEncoder) -> None:
+def test_encode_pads_last_frame_with_zeros(encoder: HiggsEncoder) -> None:
     clip = np.random.default_rng(1).normal(0, 0.1, 30 * HOP).astype(np.float32)
     clip[29 * HOP + 10 :] = 0
     cut = encoder.encode(clip[: 29 * HOP + 10])
@@ -143,7 +143,7 @@ def test_encode_fills_up_the_last_frame(encoder: HiggsEncoder) -> None:
     assert np.array_equal(cut, encoder.encode(clip))
 
 
-def test_every_length_has_its_frames(encoder: HiggsEncoder) -> None:
+def test_encode_returns_one_frame_per_hop(encoder: HiggsEncoder) -> None:
     for frames in range(1, 12):
         assert encoder.encode(np.zeros(frames * HOP, np.float32)).shape == (8, frames)
 
@@ -151,7 +151,7 @@ def test_every_length_has_its_frames(encoder: HiggsEncoder) -> None:
 @pytest.mark.parametrize(
     "bad", [np.zeros(0, np.float32), np.zeros((2, 960), np.float32), np.full(960, np.nan)]
 )
-def test_refuses_what_is_no_clip(encoder: HiggsEncoder, bad: np.ndarray) -> None:
+def test_encode_refuses_malformed_clip(encoder: HiggsEncoder, bad: np.ndarray) -> None:
     with pytest.raises(ClipError):
         encoder.encode(bad)
 
@@ -172,7 +172,10 @@ OLDER = {
 
 
 def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
-    """The embedded codec under older names, the positions' weight norm in its older form."""
+    """Write the embedded codec with older tensor names, also those of weight norm.
+
+    Tensors whose names contain ``drop`` are left out.
+    """
     found = open_higgs(str(checkpoint))
     tensors = {}
     with safe_open(checkpoint / "model.safetensors", "pt") as file:
@@ -191,7 +194,7 @@ def older_checkpoint(checkpoint: Path, folder: Path, drop: str = "\0") -> Path:
     return folder
 
 
-def test_encoder_reads_older_names_of_weights(
+def test_encoder_reads_older_tensor_names(
     checkpoint: Path, encoder: HiggsEncoder, tmp_path: Path
 ) -> None:
     folder = older_checkpoint(checkpoint, tmp_path)
@@ -200,7 +203,7 @@ def test_encoder_reads_older_names_of_weights(
     assert np.array_equal(open_higgs(str(folder)).load_encoder().encode(clip), encoder.encode(clip))
 
 
-def test_says_when_there_is_no_encoder(checkpoint: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_encoder_tensors_cannot_encode(checkpoint: Path, tmp_path: Path) -> None:
     assert open_higgs(str(checkpoint)).can_encode()
     folder = older_checkpoint(checkpoint, tmp_path, drop="feed_forward")
     assert not open_higgs(str(folder)).can_encode()
@@ -221,7 +224,7 @@ def test_says_when_there_is_no_encoder(checkpoint: Path, tmp_path: Path) -> None
         {"downsample_factor": 0},
     ],
 )
-def test_refuses_unknown_variants(raw: dict) -> None:
+def test_parse_encoder_config_refuses_unknown_variants(raw: dict) -> None:
     with pytest.raises(CheckpointError):
         parse_encoder_config(raw, CodecConfig())
 

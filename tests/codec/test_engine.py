@@ -1,4 +1,4 @@
-"""The engine with real worker processes that are killed, stopped and fed with poison."""
+"""The codec engine with real workers that are killed, stopped, or given windows that break them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
-#: What odd_worker.py is made of.
+#: The spec of odd_worker.py, and the orders that it reads from a window's first code.
 SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
 DIE, HANG, ERR, SLOW = 999, 998, 997, 996
 FAKE = FakeDecoder(SPEC)
 
 
 class Rig:
-    """An engine and what its observer saw."""
+    """An engine, and the statistics of its decodes."""
 
     def __init__(self, engine_options: dict, model: str) -> None:
         self.stats: list[DecodeStats] = []
@@ -46,7 +46,7 @@ class Rig:
         return samples
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(240):  # a busy machine takes half a minute for a start
+        async with asyncio.timeout(240):  # a start takes half a minute on a busy machine
             while not condition():
                 await asyncio.sleep(0.01)
 
@@ -70,7 +70,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 class Gated(Rig):
-    """Its worker takes as long for SLOW windows as the gate is shut."""
+    """An engine whose worker finishes SLOW windows only once the gate's file exists."""
 
     def __init__(self, gate: Path) -> None:
         env = {"PYTHONPATH": str(Path(__file__).parent), "GATE": str(gate)}
@@ -79,13 +79,13 @@ class Gated(Rig):
         self.gate = gate
 
     async def block(self) -> asyncio.Task[Samples]:
-        """Ask for a window, and return when the worker decodes it."""
+        """Request a SLOW window, and return once the worker decodes it."""
         blocker = asyncio.create_task(self.decode(window(SLOW), soon(-9.0)))
         await self.until(lambda: bool(self.engine._decodes._in_hand))
         return blocker
 
     async def heard(self, messages: int) -> None:
-        """Return when so many messages have come to the worker."""
+        """Return once the worker has received this number of messages."""
         read = self.gate.with_name("gate.read")
         await self.until(lambda: read.exists() and read.stat().st_size >= messages)
 
@@ -100,7 +100,7 @@ async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
 
 @pytest_asyncio.fixture
 async def brisk() -> AsyncIterator[Rig]:
-    """Finds hangs soon."""
+    """An engine that detects hangs after one second."""
     rig = odd(watch=Watch(hang_timeout_s=1.0, stop_timeout_s=2.0))
     await rig.engine.start()
     yield rig
@@ -129,12 +129,12 @@ def assert_right(window: DecodeWindow, samples: np.ndarray) -> None:
     assert np.array_equal(samples, FAKE.decode_windows([window])[0])
 
 
-def test_the_gateway_side_needs_no_torch() -> None:
+def test_engine_module_does_not_import_torch() -> None:
     code = "import codec.engine, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-async def test_samples_are_those_of_the_decoder(
+async def test_engine_returns_samples_of_decoder(
     real: Rig, decoder: HiggsDecoder, random_codes: Callable, windows_of: Callable
 ) -> None:
     assert real.engine.is_ready
@@ -149,10 +149,10 @@ async def test_samples_are_those_of_the_decoder(
     assert real.engine.outstanding == 0
 
 
-async def test_a_killed_worker_loses_nothing(
+async def test_worker_kill_loses_no_window(
     real: Rig, decoder: HiggsDecoder, random_codes: Callable, windows_of: Callable
 ) -> None:
-    """SIGKILL while a batch is being decoded: every window is answered once, bit-equal."""
+    """After SIGKILL during a batch, every window is answered once, with equal bits."""
     codes = random_codes(900)
     windows = windows_of(codes, [30], 10, 10)
     windows += windows_of(codes[:, :300], [300], 0, 0)
@@ -170,7 +170,7 @@ async def test_a_killed_worker_loses_nothing(
     assert real.engine.pid != first
 
 
-async def test_a_stopped_worker_is_found_and_replaced(brisk: Rig) -> None:
+async def test_stopped_worker_is_detected_and_replaced(brisk: Rig) -> None:
     pid = brisk.engine.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -182,7 +182,7 @@ async def test_a_stopped_worker_is_found_and_replaced(brisk: Rig) -> None:
     assert len(brisk.stats) == 5
 
 
-async def test_a_window_that_kills_workers_is_given_up_alone(rig: Rig) -> None:
+async def test_window_that_kills_workers_fails_alone(rig: Rig) -> None:
     windows = [window(DIE if n == 2 else 1, seed=n) for n in range(6)]
     answers = await asyncio.gather(
         *(rig.decode(w, soon()) for w in windows), return_exceptions=True
@@ -197,7 +197,7 @@ async def test_a_window_that_kills_workers_is_given_up_alone(rig: Rig) -> None:
     assert len(rig.stats) == 5
 
 
-async def test_a_window_that_hangs_workers_is_given_up_too(brisk: Rig) -> None:
+async def test_window_that_hangs_workers_fails_alone(brisk: Rig) -> None:
     bad = asyncio.create_task(brisk.decode(window(HANG), soon()))
     good = window(seed=5)
     assert_right(good, await brisk.decode(good, soon(9.0)))
@@ -207,7 +207,7 @@ async def test_a_window_that_hangs_workers_is_given_up_too(brisk: Rig) -> None:
 
 
 @pytest.mark.parametrize("code", [ERR, -3, 1000])
-async def test_a_bad_window_fails_alone(rig: Rig, code: int) -> None:
+async def test_bad_window_fails_alone(rig: Rig, code: int) -> None:
     windows = [window(code if n == 2 else 1, seed=n) for n in range(6)]
     answers = await asyncio.gather(
         *(rig.decode(w, soon()) for w in windows), return_exceptions=True
@@ -221,9 +221,9 @@ async def test_a_bad_window_fails_alone(rig: Rig, code: int) -> None:
     assert rig.engine.restarts == 0
 
 
-async def test_cancelling_drops_the_work(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancel_drops_queued_window(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = gated
-    begun: list[int] = []  # what the worker says that it decodes
+    begun: list[int] = []  # windows that the worker reports as being decoded
     hear = rig.engine._decodes.on_message
 
     def note(message: Decoding | Decoded) -> None:
@@ -238,7 +238,7 @@ async def test_cancelling_drops_the_work(gated: Gated, monkeypatch: pytest.Monke
     with pytest.raises(asyncio.CancelledError):
         await dropped
     assert rig.engine.outstanding == 1
-    await rig.heard(3)  # two windows, and that one of them is not wanted any more
+    await rig.heard(3)  # two windows and one cancellation
     rig.gate.touch()
     await blocker
     after = window()
@@ -247,7 +247,7 @@ async def test_cancelling_drops_the_work(gated: Gated, monkeypatch: pytest.Monke
     assert begun == [0, 2]
 
 
-async def test_the_earliest_deadline_is_answered_first(gated: Gated) -> None:
+async def test_windows_are_answered_in_deadline_order(gated: Gated) -> None:
     order: list[int] = []
 
     async def ask(name: int, deadline_s: float) -> None:
@@ -263,7 +263,7 @@ async def test_the_earliest_deadline_is_answered_first(gated: Gated) -> None:
     assert order == [1, 3, 0, 2]
 
 
-async def test_who_hears_nothing_yet_lets_those_go_first_who_would_run_dry_soon(
+async def test_first_window_yields_to_streams_close_to_underrun(
     gated: Gated,
 ) -> None:
     order: list[str] = []
@@ -288,7 +288,7 @@ async def test_who_hears_nothing_yet_lets_those_go_first_who_would_run_dry_soon(
     assert sorted(round(one.slack_s) for one in gated.stats) == [-9, 0, 0, 0, 2]
 
 
-async def test_what_is_outstanding_is_bounded() -> None:
+async def test_outstanding_windows_are_bounded() -> None:
     rig = odd(max_outstanding=2)
     await rig.engine.start()
     tasks = [asyncio.create_task(rig.decode(window(SLOW), soon())) for _ in range(2)]
@@ -301,7 +301,7 @@ async def test_what_is_outstanding_is_bounded() -> None:
     await rig.engine.stop()
 
 
-async def test_a_window_too_long_for_the_link_is_refused(rig: Rig) -> None:
+async def test_window_too_long_for_link_is_refused(rig: Rig) -> None:
     frames = 1_400_000
     huge = DecodeWindow(np.zeros((2, frames), np.int16), 0, frames, 0)
     with pytest.raises(BackendError, match="too long"):
@@ -318,7 +318,7 @@ async def test_decode_times_out() -> None:
     await rig.engine.stop()
 
 
-async def test_stopping_fails_what_is_out() -> None:
+async def test_stop_settles_outstanding_windows_and_refuses_new_ones() -> None:
     rig = odd()
     await rig.engine.start()
     task = asyncio.create_task(rig.decode(window(SLOW), soon()))
@@ -332,7 +332,7 @@ async def test_stopping_fails_what_is_out() -> None:
         await rig.decode(window(), soon())
 
 
-async def test_of_two_workers_one_takes_over_and_the_other_becomes_the_spare() -> None:
+async def test_spare_takes_over_after_kill_and_is_replaced() -> None:
     rig = odd(spare=True)
     assert not rig.engine.has_spare_ready
     await rig.engine.start()
@@ -351,7 +351,7 @@ async def test_of_two_workers_one_takes_over_and_the_other_becomes_the_spare() -
     assert (rig.engine.is_ready, rig.engine.has_spare_ready) == (False, False)
 
 
-async def test_a_window_that_kills_both_workers_is_given_up_and_they_come_back() -> None:
+async def test_window_that_kills_worker_and_spare_fails_alone() -> None:
     rig = odd(spare=True)
     await rig.engine.start()
     await rig.until(lambda: bool(rig.engine.has_spare_ready))
@@ -367,7 +367,7 @@ async def test_a_window_that_kills_both_workers_is_given_up_and_they_come_back()
     await rig.engine.stop()
 
 
-async def test_a_spare_that_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spare_start_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_RETRY_S", 0.0)
     rig = odd(spare=True)
     launch, launches = ChildProcess.run, 0
@@ -386,7 +386,7 @@ async def test_a_spare_that_cannot_start_is_tried_again(monkeypatch: pytest.Monk
     await rig.engine.stop()
 
 
-async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:
+async def test_start_fails_for_folder_without_codec(tmp_path: Path) -> None:
     engine = CodecWorkerEngine(str(tmp_path))
     with pytest.raises(ChildFailed, match=r"config\.json"):
         await engine.start()
@@ -395,7 +395,7 @@ async def test_a_folder_without_a_codec_fails_the_start(tmp_path: Path) -> None:
         _ = engine.spec
 
 
-async def test_a_gpu_that_is_not_there_fails_the_start_at_once(checkpoint: Path) -> None:
+async def test_start_fails_at_once_for_missing_gpu(checkpoint: Path) -> None:
     engine = CodecWorkerEngine(str(checkpoint), device="cuda:99")
     with pytest.raises(ChildFailed, match=r"cuda:99, but torch finds \d+ GPUs"):
         await engine.start()
@@ -403,7 +403,7 @@ async def test_a_gpu_that_is_not_there_fails_the_start_at_once(checkpoint: Path)
     await engine.stop()
 
 
-async def test_before_the_first_start_it_is_not_ready(checkpoint: Path) -> None:
+async def test_engine_is_not_ready_before_start(checkpoint: Path) -> None:
     engine = CodecWorkerEngine(str(checkpoint))
     with pytest.raises(BackendError) as caught:
         await engine.decode(window(), soon())
@@ -413,10 +413,10 @@ async def test_before_the_first_start_it_is_not_ready(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(("graphs", "phases"), [("auto", 1), ("off", 0)])
-async def test_a_worker_with_graphs_decodes_the_same(
+async def test_worker_with_graphs_decodes_equal_samples(
     checkpoint: Path, decoder: HiggsDecoder, graphs: str, phases: int
 ) -> None:
-    """Its graphs are played on the CPU; told so, it has none."""
+    """The graphs are replayed on the CPU; ``off`` disables them."""
     seen: list[str] = []
     engine = CodecWorkerEngine(
         str(checkpoint),

@@ -1,4 +1,4 @@
-"""An engine that is told how to find its model's folder asks once, whatever its worker does."""
+"""Codec engines that get their own folder, or that of the talker, from a callable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENV = {"PYTHONPATH": str(Path(__file__).parent)}
 
 
 class Finder:
-    """Finds a folder when it is let."""
+    """Returns a folder once ``found`` is set, and counts the calls."""
 
     def __init__(self) -> None:
         self.asked, self.found = 0, asyncio.Event()
@@ -32,7 +32,7 @@ class Finder:
         return Path("fake")
 
 
-async def test_the_folder_is_asked_for_once_and_every_worker_reads_it() -> None:
+async def test_engine_finds_folder_once_for_all_workers() -> None:
     finder = Finder()
     engine = CodecWorkerEngine(finder, module="odd_worker", env=_ENV)
     window = DecodeWindow(np.ones((2, 10), np.int16), 3, 4, 3)
@@ -53,7 +53,7 @@ async def test_the_folder_is_asked_for_once_and_every_worker_reads_it() -> None:
     await engine.stop()
 
 
-async def test_an_engine_that_was_stopped_meanwhile_starts_nothing() -> None:
+async def test_engine_stopped_while_finding_folder_starts_no_worker() -> None:
     finder = Finder()
     engine = CodecWorkerEngine(finder, module="odd_worker", env=_ENV)
     starting = asyncio.create_task(engine.start())
@@ -65,8 +65,8 @@ async def test_an_engine_that_was_stopped_meanwhile_starts_nothing() -> None:
     assert engine.pid is None
 
 
-async def test_a_codec_of_its_own_is_told_what_the_talker_speaks(tmp_path: Path) -> None:
-    """One that does not fit is refused at the start."""
+async def test_engine_refuses_talker_with_other_codebook_count(tmp_path: Path) -> None:
+    """A codec with its own folder is compared with the talker at the start."""
     write_codec_safetensors(tmp_path / "codec")
     config = '{"audio_decoder_config": {"num_codebooks": %d}}'
     for books in (10, 9):

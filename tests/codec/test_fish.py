@@ -1,4 +1,4 @@
-"""The Fish codec against its oracle; streamed against whole, with its state and without."""
+"""The Fish codec: equality with its oracle, streaming with and without state, checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streaming.window import DecodeWindow, SlidingWindowChunker
 from tests.codec.fish_checkpoint import TINY, published_state, write_codec_safetensors
 from tests.codec.fish_oracle import FishOracle
 
-#: Of samples within [-1, 1], in float32: what other orders of sums make of them.
+#: Largest difference of samples within [-1, 1] that another order of float32 sums may cause.
 ROUNDING = 1e-5
 FRAMES = 70
 
@@ -87,7 +87,7 @@ def error(one: Samples, other: Samples) -> float:
 # -- decoding
 
 
-def test_decode_equals_the_oracle(
+def test_decode_equals_oracle(
     oracle: FishOracle, tensors: dict[str, Tensor], decoder: FishDecoder
 ) -> None:
     codes = random_codes()
@@ -111,10 +111,8 @@ def test_decode_windows_in_any_chunks_equals_whole(decoder: FishDecoder, sizes: 
 
 
 @pytest.mark.parametrize("sizes", [[1], [6], [40]])
-def test_decode_windows_without_their_state_equals_whole(
-    decoder: FishDecoder, sizes: list[int]
-) -> None:
-    """Past the history too: a worker that has just begun knows none of the stream."""
+def test_decode_windows_without_state_equals_whole(decoder: FishDecoder, sizes: list[int]) -> None:
+    """A new worker decodes without state. The stream is longer than the history."""
     codes = random_codes()
     parts = []
     for window in windows_of(codes, sizes):
@@ -123,8 +121,8 @@ def test_decode_windows_without_their_state_equals_whole(
     assert error(np.concatenate(parts), decoder.decode([codes])[0]) < ROUNDING
 
 
-def test_decode_windows_without_their_history_shows(decoder: FishDecoder) -> None:
-    """What the tests above rest on: the samples do depend on it."""
+def test_decode_windows_without_history_differs(decoder: FishDecoder) -> None:
+    """The tests above rely on this: the samples do depend on the history."""
     codes = random_codes()
     (window,) = [w for w in windows_of(codes, [50, 20]) if w.first_frame]
     assert window.history is not None
@@ -137,8 +135,8 @@ def test_decode_windows_without_their_history_shows(decoder: FishDecoder) -> Non
     assert error(decoder.decode_windows([short])[0], exact) > 10 * ROUNDING
 
 
-def test_receptive_field_is_exact(tensors: dict[str, Tensor]) -> None:
-    """Changing one frame, in float64, moves no sample before it and none beyond its reach."""
+def test_receptive_field_matches_spec(tensors: dict[str, Tensor]) -> None:
+    """A changed frame changes no sample before it and none beyond the receptive field."""
     exact = FishDecoder(TINY, tensors, dtype=torch.float64)
     spec = exact.spec
     codes = np.stack([random_codes(90), random_codes(90)])
@@ -150,14 +148,14 @@ def test_receptive_field_is_exact(tensors: dict[str, Tensor]) -> None:
     assert 20 + reach - 2 <= moved.max() <= 20 + reach, "the last convolutions hear it faintly"
 
 
-def test_spec_of_the_published_sizes() -> None:
+def test_spec_of_published_sizes() -> None:
     spec = FishConfig().spec()
     assert (spec.sample_rate, spec.hop_length) == (44_100, 2048)
     assert spec.codebook_sizes == (4096, *(1024,) * 9)
     assert (spec.left_frames, spec.right_frames, spec.history_frames) == (10, 0, 1016)
 
 
-def test_decode_windows_of_several_streams_together(decoder: FishDecoder) -> None:
+def test_decode_windows_of_several_streams_equals_whole(decoder: FishDecoder) -> None:
     streams = [random_codes(frames, seed) for seed, frames in enumerate((40, 44, 52))]
     queues = [windows_of(codes, [4]) for codes in streams]
     parts: list[list[Samples]] = [[] for _ in streams]
@@ -179,9 +177,7 @@ def test_fish_decoder_ignores_lookahead(decoder: FishDecoder) -> None:
 
 
 @pytest.mark.parametrize(("book", "code"), [(0, 64), (1, 16), (9, 16), (4, -1)])
-def test_decode_refuses_codes_outside_their_own_codebook(
-    decoder: FishDecoder, book: int, code: int
-) -> None:
+def test_decode_refuses_codes_outside_codebook(decoder: FishDecoder, book: int, code: int) -> None:
     codes = random_codes(5)
     codes[book, 2] = code
     with pytest.raises(CodesError):
@@ -193,8 +189,8 @@ def test_decode_refuses_codes_outside_their_own_codebook(
         decoder.decode_windows([DecodeWindow(good, 2, 3, 0, 7, False, codes)])
 
 
-def test_state_cache_lets_the_oldest_go(tensors: dict[str, Tensor]) -> None:
-    """A cache for two streams, used by three in turn: slower, and right."""
+def test_state_cache_evicts_oldest_state(tensors: dict[str, Tensor]) -> None:
+    """With a cache for two streams, three that take turns are slower, but exact."""
     decoder = FishDecoder(TINY, tensors)
     decoder.decode_windows([DecodeWindow(random_codes(20), 0, 20, 0)])
     one = decoder.cache.size_bytes
@@ -211,7 +207,7 @@ def test_state_cache_lets_the_oldest_go(tensors: dict[str, Tensor]) -> None:
         assert error(np.concatenate(made), decoder.decode([codes])[0]) < ROUNDING
 
 
-def test_catch_up_leaves_the_state_that_decoding_goes_on_from(decoder: FishDecoder) -> None:
+def test_catch_up_leaves_state_for_next_decode(decoder: FishDecoder) -> None:
     codes = random_codes()
     late = windows_of(codes, [50, 20])[1]
     slices = list(decoder.catch_up(late))
@@ -224,7 +220,7 @@ def test_catch_up_leaves_the_state_that_decoding_goes_on_from(decoder: FishDecod
     assert list(decoder.catch_up(windows_of(codes, [70])[0])) == [], "a begin has no state"
 
 
-def test_catch_up_comes_back_between_slices(
+def test_catch_up_yields_between_slices(
     decoder: FishDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoder_module, "_SLICE_FRAMES", 10)
@@ -238,8 +234,8 @@ def test_catch_up_comes_back_between_slices(
         list(decoder.catch_up(bad))
 
 
-def test_streams_that_began_alike_are_not_mixed_up(decoder: FishDecoder) -> None:
-    """Their states have one key as long as their codes are the same, and no longer."""
+def test_streams_with_equal_beginnings_stay_separate(decoder: FishDecoder) -> None:
+    """Their states share a key only as long as their codes are equal."""
     codes = random_codes(30)
     other = codes.copy()
     other[2, 17] = (other[2, 17] + 1) % 16
@@ -260,7 +256,7 @@ def clip(frames: int, seed: int = 3) -> Samples:
     return (rng.normal(size=size) * envelope).astype(np.float32)
 
 
-def test_encode_equals_the_oracle(
+def test_encode_equals_oracle(
     oracle: FishOracle, tensors: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = clip(40)
@@ -277,7 +273,7 @@ def test_encode_equals_the_oracle(
 @pytest.mark.parametrize(
     "bad", [np.zeros(0, np.float32), np.zeros((2, 64), np.float32), np.full(64, np.nan)]
 )
-def test_encode_refuses_what_is_no_clip(tensors: dict[str, Tensor], bad: Samples) -> None:
+def test_encode_refuses_malformed_clip(tensors: dict[str, Tensor], bad: Samples) -> None:
     with pytest.raises(ClipError):
         FishEncoder(TINY, tensors).encode(bad)
 
@@ -285,8 +281,8 @@ def test_encode_refuses_what_is_no_clip(tensors: dict[str, Tensor], bad: Samples
 # -- in a worker
 
 
-async def test_stream_goes_on_after_its_worker_was_killed(tmp_path: Path) -> None:
-    """Past the history: the new worker computes the state again, from the window alone."""
+async def test_stream_continues_after_worker_kill(tmp_path: Path) -> None:
+    """The stream is longer than the history; the new worker recomputes the state from a window."""
     write_codec_safetensors(tmp_path)
     codec = open_codec(str(tmp_path))
     codes = random_codes(70)
@@ -321,7 +317,7 @@ async def decoded(engine: CodecWorkerEngine, window: DecodeWindow) -> Samples:
 # -- checkpoints
 
 
-def test_open_codec_finds_a_converted_one(tmp_path: Path) -> None:
+def test_open_codec_finds_converted_codec(tmp_path: Path) -> None:
     write_codec_safetensors(tmp_path)
     found = open_codec(str(tmp_path))
     assert found.family.name == "fish_s2"
@@ -329,7 +325,7 @@ def test_open_codec_finds_a_converted_one(tmp_path: Path) -> None:
     assert found.can_encode()
 
 
-def test_open_codec_of_a_talker_names_what_it_lacks(tmp_path: Path) -> None:
+def test_open_codec_of_bare_talker_names_convert_command(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "fish_qwen3_omni"}')
     with pytest.raises(CheckpointError, match=r"codec\.pth there.*talkwire convert.*codec_model"):
         open_codec(str(tmp_path))
@@ -338,7 +334,7 @@ def test_open_codec_of_a_talker_names_what_it_lacks(tmp_path: Path) -> None:
         open_codec(str(tmp_path))
 
 
-def test_open_codec_compares_codebooks_with_the_talker_s(tmp_path: Path) -> None:
+def test_open_codec_refuses_talker_with_other_codebook_count(tmp_path: Path) -> None:
     write_codec_safetensors(tmp_path / "codec")
     talker = tmp_path / "talker"
     talker.mkdir()

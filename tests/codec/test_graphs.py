@@ -1,4 +1,4 @@
-"""Decoding by graphs, played on the CPU: padding and replays change no sample."""
+"""Decoding with graphs, replayed on the CPU: padding and replays change no sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 
 @pytest.fixture(scope="module")
 def decoder(looking_ahead: HiggsDecoder) -> HiggsDecoder:
-    """With windows of every kind."""
+    """A decoder with lookahead, so that all kinds of windows occur."""
     return looking_ahead
 
 
@@ -54,7 +54,7 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 120))
-def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int) -> None:
+def test_buckets_fit_every_batch_of_queue(rows: int, piece: int) -> None:
     buckets = Buckets.of(BatchLimits(rows=rows, piece_frames=piece), SPEC)
     every = buckets.all()
     assert len(set(every)) == len(every)
@@ -73,13 +73,13 @@ def test_every_batch_of_the_queue_has_a_bucket(rows: int, piece: int) -> None:
         buckets.fit(rows + 1, piece)
 
 
-def test_the_buckets_of_the_defaults() -> None:
+def test_buckets_of_default_limits() -> None:
     buckets = Buckets.of(BatchLimits(), SPEC)
     assert buckets.lengths == (1, 2, 3, 4, 6, 9, 13, 19, 28, 42, 50)
     assert buckets.rows == (1, 2, 4, 8)
 
 
-def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
+def test_queue_batches_lengths_of_same_bucket() -> None:
     queue = DeadlineQueue(SPEC, DecodeCost(0.0, 0.0), LIMITS, Buckets.of(LIMITS, SPEC))
     shapes = [(10, 7, 4), (3, 8, 4), (10, 6, 4), (10, 9, 0)]
     for id, shape in enumerate(shapes):
@@ -88,7 +88,7 @@ def test_lengths_of_one_bucket_run_together_in_the_queue() -> None:
     assert [job.id for job in batch] == [0, 1, 3], "7 to 9 frames go into 9, 6 into 6"
 
 
-def test_a_batch_is_as_long_as_what_is_computed_for_it() -> None:
+def test_queue_counts_padding_in_batch_cost() -> None:
     limits = BatchLimits(rows=3, seconds=80.0, piece_frames=9)
     queue = DeadlineQueue(SPEC, DecodeCost(0.0, 1.0), limits, Buckets.of(limits, SPEC))
     for id in range(3):
@@ -96,7 +96,7 @@ def test_a_batch_is_as_long_as_what_is_computed_for_it() -> None:
     assert len(queue.take(0.0)) == 2, "each is padded to 9 frames and 10 on either side"
 
 
-def test_laid_out_rows_hold_the_stream_and_its_edges(random_codes: MakeCodes) -> None:
+def test_lay_out_places_codes_and_stream_edges(random_codes: MakeCodes) -> None:
     windows = [DecodeWindow(random_codes(20), 14, 5, 1), DecodeWindow(random_codes(4), 0, 4, 0)]
     rows = np.full((3, 8 * (6 + 20) + 2), 77, np.int16)
     Buckets.of(LIMITS, SPEC).lay_out(windows, rows)
@@ -109,14 +109,14 @@ def test_laid_out_rows_hold_the_stream_and_its_edges(random_codes: MakeCodes) ->
     assert not codes[2].any()
 
 
-# The same samples
+# Equality of samples
 
 
 @pytest.mark.parametrize(
     "shape",
     [(0, 1, 0), (0, 9, 10), (3, 4, 0), (10, 5, 4), (10, 7, 10), (13, 6, 12), (4, 9, 1)],
 )
-def test_a_padded_window_equals_the_window(
+def test_graph_decoder_padded_window_equals_unpadded(
     graphs: GraphDecoder,
     decoder: HiggsDecoder,
     random_codes: MakeCodes,
@@ -126,7 +126,7 @@ def test_a_padded_window_equals_the_window(
     assert same(graphs.decode_windows([window])[0], decoder.decode_windows([window])[0])
 
 
-def test_frames_that_are_not_complete_are_looked_at_by_graphs_too(
+def test_graph_decoder_accepts_incomplete_lookahead(
     graphs: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes
 ) -> None:
     codes = random_codes(7)
@@ -138,10 +138,10 @@ def test_frames_that_are_not_complete_are_looked_at_by_graphs_too(
         graphs.decode_windows([DecodeWindow(codes, 0, 6, 1)])
 
 
-def test_windows_of_a_batch_do_not_touch_each_other(
+def test_windows_of_batch_do_not_affect_each_other(
     graphs: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes
 ) -> None:
-    """Other rows, and what an earlier and larger batch has left in the buffers, are not heard."""
+    """The remains of an earlier, larger batch in the buffers have no effect either."""
     shapes = [(10, 9, 4), (0, 3, 2), (10, 7, 10), (2, 9, 4), (10, 8, 0), (5, 1, 4), (10, 8, 4)]
     windows = [DecodeWindow(random_codes(sum(shape)), *shape) for shape in shapes]
     for chosen in (windows, windows[:1], windows[1:4], windows[::-1]):
@@ -151,7 +151,7 @@ def test_windows_of_a_batch_do_not_touch_each_other(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_streamed_equals_whole_bit_for_bit(
+def test_graph_decoder_streamed_equals_whole_bit_for_bit(
     graphs: GraphDecoder,
     decoder: HiggsDecoder,
     random_codes: MakeCodes,
@@ -167,14 +167,14 @@ def test_streamed_equals_whole_bit_for_bit(
     assert same(np.concatenate(one_by_one), whole)
 
 
-def test_as_on_a_gpu_streamed_equals_the_definition(
+def test_graphs_without_onednn_equal_reference_decoder(
     monkeypatch: pytest.MonkeyPatch,
     config: CodecConfig,
     tensors: dict,
     speech_codes: Codes,
     windows_of: Callable,
 ) -> None:
-    """With the convolutions that run off the CPU, and a graph for each."""
+    """Uses the convolutions for devices other than a CPU."""
     monkeypatch.setattr("codec.layers._has_onednn", lambda weight: False)
     limits = BatchLimits(rows=2, piece_frames=6)
     graphs = graphed(HiggsDecoder(config, tensors), limits, FakeRecorder())
@@ -186,9 +186,7 @@ def test_as_on_a_gpu_streamed_equals_the_definition(
     assert np.abs(streamed - exact).max() < 3e-6
 
 
-def test_graphs_of_the_wide_decoder_equal_it(
-    make_tensors: Callable, random_codes: MakeCodes
-) -> None:
+def test_graphs_equal_full_size_decoder(make_tensors: Callable, random_codes: MakeCodes) -> None:
     config = CodecConfig()
     wide = HiggsDecoder(config, make_tensors(config))
     graphs = graphed(wide, BatchLimits(rows=1, piece_frames=3), FakeRecorder())
@@ -198,7 +196,7 @@ def test_graphs_of_the_wide_decoder_equal_it(
         assert same(graphs.decode_windows([window])[0], wide.decode_windows([window])[0])
 
 
-def test_longer_windows_and_whole_sequences_go_without_graphs(
+def test_long_windows_and_whole_sequences_bypass_graphs(
     graphs: GraphDecoder, decoder: HiggsDecoder, recorder: FakeRecorder, random_codes: MakeCodes
 ) -> None:
     before = recorder.waits
@@ -216,13 +214,13 @@ def test_longer_windows_and_whole_sequences_go_without_graphs(
 
 @pytest.fixture(scope="module")
 def steady(decoder: HiggsDecoder) -> GraphDecoder:
-    """With graphs of their own for windows of four frames of lookahead."""
+    """A graph decoder with unmasked graphs for windows with four frames of lookahead."""
     made = graphed(decoder, BatchLimits(rows=2, piece_frames=6), FakeRecorder(), lookahead=4)
     assert isinstance(made, GraphDecoder)
     return made
 
 
-def test_only_windows_away_from_both_edges_need_no_mask(random_codes: MakeCodes) -> None:
+def test_only_windows_away_from_stream_edges_need_no_mask(random_codes: MakeCodes) -> None:
     buckets = Buckets.of(LIMITS, SPEC, lookahead=4)
     interior = {
         shape: buckets.is_interior(DecodeWindow(random_codes(sum(shape)), *shape))
@@ -236,7 +234,7 @@ def test_only_windows_away_from_both_edges_need_no_mask(random_codes: MakeCodes)
     assert Buckets.of(LIMITS, SPEC, lookahead=11) == Buckets.of(LIMITS, SPEC), "out of the field"
 
 
-def test_windows_with_and_without_masks_do_not_share_a_batch(random_codes: MakeCodes) -> None:
+def test_queue_separates_masked_and_unmasked_windows(random_codes: MakeCodes) -> None:
     buckets = Buckets.of(LIMITS, SPEC, lookahead=4)
     queue = DeadlineQueue(SPEC, DecodeCost(0.0, 0.0), LIMITS, buckets)
     for id, shape in enumerate([(10, 7, 4), (10, 7, 0), (10, 8, 4)]):
@@ -245,16 +243,16 @@ def test_windows_with_and_without_masks_do_not_share_a_batch(random_codes: MakeC
 
 
 @pytest.mark.parametrize("new", range(1, 7))
-def test_a_window_without_masks_equals_the_window(
+def test_unmasked_window_equals_plain_decoder(
     steady: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes, new: int
 ) -> None:
-    """Also where the bucket is longer, and its front holds no codes of the stream."""
+    """They are also equal in a longer bucket, whose front has no codes of the stream."""
     windows = [DecodeWindow(random_codes(left + new + 4), left, new, 4) for left in (10, 14, 10)]
     for window, samples in zip(windows, steady.decode_windows(windows), strict=True):
         assert same(samples, decoder.decode_windows([window])[0])
 
 
-def test_a_stream_goes_through_both_kinds_of_graphs_unchanged(
+def test_stream_over_both_kinds_of_graphs_equals_plain_decoder(
     steady: GraphDecoder, decoder: HiggsDecoder, random_codes: MakeCodes, windows_of: Callable
 ) -> None:
     codes = random_codes(45)
@@ -267,8 +265,8 @@ def test_a_stream_goes_through_both_kinds_of_graphs_unchanged(
         assert same(samples, decoder.decode_windows([window])[0])
 
 
-def test_graphs_without_masks_are_shorter(decoder: HiggsDecoder) -> None:
-    """Counted in operations, which is what a small batch costs on a GPU."""
+def test_unmasked_graphs_have_fewer_operations(decoder: HiggsDecoder) -> None:
+    """The number of operations determines the time of a small batch on a GPU."""
     lengths = {}
     for interior in (False, True):
         recorder = FakeRecorder()
@@ -279,7 +277,7 @@ def test_graphs_without_masks_are_shorter(decoder: HiggsDecoder) -> None:
     assert lengths[True] < 0.75 * lengths[False]
 
 
-def test_what_is_not_a_gpu_encodes_clips_as_it_is() -> None:
+def test_in_background_returns_cpu_encoder_unchanged() -> None:
     class Encoder:
         def encode(self, samples: Samples) -> Codes:
             return np.zeros((8, 1), np.int16)
@@ -288,10 +286,10 @@ def test_what_is_not_a_gpu_encodes_clips_as_it_is() -> None:
     assert in_background(encoder, "cpu") is encoder
 
 
-# The recorder's side
+# Recording
 
 
-def test_graph_batch_waits_for_the_device_once(
+def test_graph_batch_waits_for_device_once(
     graphs: GraphDecoder, recorder: FakeRecorder, random_codes: MakeCodes
 ) -> None:
     before = recorder.waits
@@ -300,7 +298,7 @@ def test_graph_batch_waits_for_the_device_once(
     assert recorder.log[-1] == 3, "in, replay, out"
 
 
-def test_everything_is_captured_at_the_start(
+def test_all_graphs_are_captured_at_start(
     graphs: GraphDecoder, recorder: FakeRecorder, random_codes: MakeCodes
 ) -> None:
     assert recorder.captured == len(graphs.buckets.all())
@@ -311,7 +309,7 @@ def test_everything_is_captured_at_the_start(
 
 
 @pytest.mark.parametrize("fail_at", [0, 3])
-def test_without_captures_decoding_goes_on_by_itself(
+def test_graphed_returns_plain_decoder_if_capture_fails(
     decoder: HiggsDecoder, caplog: pytest.LogCaptureFixture, fail_at: int
 ) -> None:
     assert graphed(decoder, LIMITS, FakeRecorder(fail_at)) is decoder
@@ -325,7 +323,7 @@ def test_graph_decoder_refuses_special_codes(graphs: GraphDecoder, random_codes:
         graphs.decode_windows([DecodeWindow(codes, 0, 5, 0)])
 
 
-def test_the_cost_is_that_of_full_batches(
+def test_measure_cost_decodes_full_batches_with_graphs(
     graphs: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes, decode_windows = [], graphs.decode_windows
@@ -340,12 +338,12 @@ def test_the_cost_is_that_of_full_batches(
     assert cost.seconds(22) > 0
 
 
-def test_the_cpu_has_no_recorder() -> None:
+def test_cpu_has_no_recorder() -> None:
     assert recorder_for("cpu") is None
 
 
 @pytest.mark.parametrize(("found", "chosen"), [(0, "cpu"), (2, "cuda")])
-def test_the_device_is_a_gpu_where_there_is_one(
+def test_choose_device_auto_prefers_gpu(
     found: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
@@ -355,10 +353,10 @@ def test_the_device_is_a_gpu_where_there_is_one(
         choose_device("cuda:2")
 
 
-# The fake itself: it behaves as a graph does
+# The fake recorder, which behaves like CUDA graphs
 
 
-def test_the_fake_reads_its_input_when_it_is_played() -> None:
+def test_fake_recorder_reads_input_at_replay() -> None:
     source, result, scale = torch.ones(3), torch.zeros(3), [2.0]
 
     def work() -> None:
@@ -366,12 +364,12 @@ def test_the_fake_reads_its_input_when_it_is_played() -> None:
 
     play = FakeRecorder().record(work)
     source.fill_(5.0)
-    scale[0] = 100.0  # Python is not run again
+    scale[0] = 100.0  # no effect: a replay runs no Python
     play()
     assert torch.allclose(result, torch.full((3,), 10.0).sin())
 
 
-def test_the_fake_refuses_to_look_at_numbers() -> None:
+def test_fake_recorder_refuses_reading_values_on_host() -> None:
     source = torch.ones(3)
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The plan against brute force: which positions does each layer really depend on?"""
+"""Plans and receptive fields, compared by brute force with the definition of each layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL = architecture((2, 3))
 
 
 def inputs_of(layer: Layer, output: int) -> set[int]:
-    """The inputs that one output reads, straight from the definition of the layer."""
+    """Positions of the inputs that one output reads, by the definition of the layer."""
     if layer.stride == 1:
         dilation = layer.left // 3
         return {output + dilation * tap for tap in range(-3, 4)}
@@ -31,7 +31,7 @@ def test_receptive_field_of_higgs_is_ten_frames() -> None:
 
 
 @pytest.mark.parametrize("ratios", [(2, 3), (3, 2), (4,), (8, 5, 4, 2, 3)])
-def test_receptive_field_by_brute_force(ratios: tuple[int, ...]) -> None:
+def test_receptive_field_equals_brute_force(ratios: tuple[int, ...]) -> None:
     layers = architecture(ratios)
     hop = layers[-1].rate
     wanted = {0, hop - 1}
@@ -43,8 +43,8 @@ def test_receptive_field_by_brute_force(ratios: tuple[int, ...]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 6), st.integers(1, 4), st.integers(0, 6))
-def test_every_input_that_is_needed_is_there(left: int, new: int, lookahead: int) -> None:
-    """Follow each step's range back: it must hold what its outputs read, and no more."""
+def test_plan_covers_exactly_needed_inputs(left: int, new: int, lookahead: int) -> None:
+    """Each step's range must contain the inputs that its outputs read, and no others."""
     frames, hop = left + new + lookahead, SMALL[-1].rate
     result = plan(SMALL, left, new, lookahead)
     lo, hi = left * hop, (left + new) * hop
@@ -57,7 +57,7 @@ def test_every_input_that_is_needed_is_there(left: int, new: int, lookahead: int
         if layer.stride == 1:
             assert step.skip == lo - min(inside)
         else:
-            # one input more than the first output reads may be there: outputs come in strides
+            # Outputs come in strides, so there may be one input before the first one that is read.
             first = (lo + layer.cut) // layer.stride - 1
             assert want_lo - first in (0, 1)
             assert step.skip == lo + layer.cut - (first + 1) * layer.stride
@@ -68,21 +68,21 @@ def test_every_input_that_is_needed_is_there(left: int, new: int, lookahead: int
     assert (result.first_frame, result.end_frame) == (lo, hi)
 
 
-def test_a_whole_sequence_computes_everything_once() -> None:
+def test_plan_of_whole_sequence_computes_each_position_once() -> None:
     result = plan(HIGGS, 0, 7, 0)
     rates = [layer.rate * layer.stride for layer in HIGGS]
     assert [step.length for step in result.steps] == [7 * rate for rate in rates]
     assert (result.first_frame, result.end_frame) == (0, 7)
 
 
-def test_context_beyond_the_receptive_field_is_not_computed() -> None:
+def test_plan_skips_context_beyond_receptive_field() -> None:
     narrow, far = plan(HIGGS, 10, 5, 10), plan(HIGGS, 30, 5, 25)
     assert far.steps == narrow.steps
     assert (far.first_frame, far.end_frame) == (20, 45)
 
 
 def multiplications(left: int, new: int, lookahead: int, width: int = 1024) -> int:
-    """Of the full-size decoder: channels in x out x taps x outputs, over all layers."""
+    """Count those of the full-size decoder: channels in x out x taps x outputs, over all layers."""
     total, channels = 0, width
     for index, step in enumerate(plan(HIGGS, left, new, lookahead).steps):
         layer = HIGGS[index]
@@ -101,12 +101,12 @@ def multiplications(left: int, new: int, lookahead: int, width: int = 1024) -> i
 @pytest.mark.parametrize(
     ("new", "lookahead", "most"), [(5, 2, 1.45), (5, 4, 1.52), (10, 4, 1.26), (25, 4, 1.11)]
 )
-def test_the_work_of_a_chunk_stays_near_that_of_its_frames(
+def test_plan_of_chunk_costs_little_more_than_new_frames(
     new: int, lookahead: int, most: float
 ) -> None:
     once = multiplications(0, 100, 0) / 100
     assert multiplications(10, new, lookahead) / new / once < most
 
 
-def test_dilations_are_those_of_the_layers() -> None:
+def test_architecture_has_declared_dilations() -> None:
     assert [layer.left // 3 for layer in HIGGS[2:5]] == list(DILATIONS)

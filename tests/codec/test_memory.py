@@ -1,4 +1,4 @@
-"""What the worker does about the holes in its heap."""
+"""The heap trimmer of the codec worker, which returns free pages to the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codec.memory import HeapTrimmer, resident
 
 MIB = 1 << 20
 
-#: Blocks of half a MiB, each with a small neighbour that stays: freed, they are holes.
+#: Frees blocks of half a MiB, each beside a small one that is kept, which leaves holes in the heap.
 HOLES = """
 import sys
 import numpy as np
@@ -31,23 +31,23 @@ print(full, freed, resident(), trimmed, trimmer.look())
 """
 
 
-def test_it_trims_once_for_each_growth() -> None:
+def test_heap_trimmer_trims_once_per_growth() -> None:
     sizes = iter([100, 110, 130, 131, 105, 120, 126, 104])
     trims: list[int] = []
     trimmer = HeapTrimmer(20, lambda: next(sizes), lambda: trims.append(1))
-    # from 100: not at 110; at 130 that is given back to 131, from which 105 and 120 are near
+    # The floor is 100, and 131 after the trim at 130. No later size exceeds it by more than 20.
     assert [trimmer.look() for _ in range(2)] == [False, True]
     assert [trimmer.look() for _ in range(3)] == [False, False, False]
     assert len(trims) == 1
 
 
-def test_without_proc_it_never_trims() -> None:
+def test_heap_trimmer_never_trims_without_proc() -> None:
     trimmer = HeapTrimmer(20, lambda: 0, lambda: pytest.fail("trimmed"))
     assert not trimmer.look()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
-def test_heap_trimmer_gives_back_holes() -> None:
+def test_heap_trimmer_returns_holes_to_kernel() -> None:
     told = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, check=True, text=True)
     full, freed, after, trimmed, again = told.stdout.split()
     assert int(freed) > int(full) - 20 * MIB, "the blocks were no holes to begin with"
@@ -55,7 +55,7 @@ def test_heap_trimmer_gives_back_holes() -> None:
     assert (trimmed, again) == ("True", "False")
 
 
-def test_what_is_resident_is_known_on_linux() -> None:
+def test_resident_memory_is_known_on_linux() -> None:
     if sys.platform != "linux":
         pytest.skip("no /proc")
     assert resident() > MIB

@@ -1,4 +1,4 @@
-"""Messages survive the link, and those that do not fit together are refused."""
+"""Messages to and from the codec worker: round trips, and inconsistent ones that are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streaming.window import DecodeWindow
 SPEC = CodecSpec(44_100, 2048, (4096, 1024, 1024, 1024), 10, 0, 1016, inert_codebooks=1)
 
 
-def test_a_window_with_history_there_and_back(random_codes: Callable) -> None:
+def test_window_with_history_round_trips(random_codes: Callable) -> None:
     codes = random_codes(40)
     window = DecodeWindow(codes[:, 25:], 10, 5, 0, 60, history=codes[:, :25])
     message = decode_message(3, window, 12.5, alone=False)
@@ -42,7 +42,7 @@ def test_a_window_with_history_there_and_back(random_codes: Callable) -> None:
         window_of(msgspec.structs.replace(message, first_frame=34))
 
 
-def test_message_window_round_trips(random_codes: Callable) -> None:
+def test_window_round_trips(random_codes: Callable) -> None:
     codes = np.asfortranarray(random_codes(17))
     window = DecodeWindow(codes, 10, 5, 2)
     message = decode_message(3, window, 12.5, alone=True)
@@ -65,13 +65,13 @@ def test_message_window_round_trips(random_codes: Callable) -> None:
         {"left_context": -1, "lookahead": 13},
     ],
 )
-def test_windows_that_do_not_fit_together(random_codes: Callable, change: dict) -> None:
+def test_window_of_refuses_inconsistent_message(random_codes: Callable, change: dict) -> None:
     message = decode_message(0, DecodeWindow(random_codes(17), 10, 5, 2), 0.0, alone=False)
     with pytest.raises(ValueError):
         window_of(msgspec.structs.replace(message, **change))
 
 
-def test_message_samples_round_trip() -> None:
+def test_samples_round_trip() -> None:
     samples = np.linspace(-1, 1, 960, dtype=np.float32)
     (message,) = MessageReader(FromWorker).feed(
         encode(Decoded(1, samples.tobytes(), 0.1, 0.2, 3, 4))
@@ -81,7 +81,7 @@ def test_message_samples_round_trip() -> None:
         samples_of(Decoded(1, b"abc", 0.0, 0.0, 1, 1))
 
 
-def test_every_message_has_its_own_tag() -> None:
+def test_message_types_have_distinct_tags() -> None:
     sent = [
         Ready(SPEC, DecodeCost(0.1, 0.2)),
         Decoding([1, 2]),
@@ -94,7 +94,7 @@ def test_every_message_has_its_own_tag() -> None:
         MessageReader(ToWorker).feed(stream)
 
 
-def test_ready_carries_the_spec() -> None:
+def test_ready_message_carries_spec() -> None:
     (there,) = MessageReader(FromWorker).feed(encode(Ready(SPEC, DecodeCost(0.1, 0.2))))
     assert there.spec == SPEC
     assert (there.spec.codebook_sizes[0], there.spec.delay_rows) == (4096, 2)

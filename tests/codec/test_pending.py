@@ -1,4 +1,4 @@
-"""What the worker is told of a window, and in whose turn it is decoded; there is no worker here."""
+"""Pending windows: messages to the worker, deadlines and retries. No worker runs here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOP = 6
 
 
 async def sent_for(window: DecodeWindow, deadline_s: float) -> list[Decode | Cancel]:
-    """All that is sent for a window that nobody waits for any more."""
+    """Return the messages sent for a window whose decode is cancelled."""
     sent: list[Decode | Cancel] = []
     decodes = PendingDecodes(sent.append, 1)
     asking = asyncio.create_task(decodes.decode(7, window, HOP, deadline_s, 60.0))
@@ -38,13 +38,13 @@ def window(left: int = 0, first_frame: int = 0) -> DecodeWindow:
     return DecodeWindow(codes, left, NEW, LOOKAHEAD, first_frame)
 
 
-async def test_a_window_that_is_given_up_is_taken_back() -> None:
+async def test_cancelled_window_is_withdrawn() -> None:
     decode, *rest = await sent_for(window(), time.monotonic() + 1.0)
     assert isinstance(decode, Decode)
     assert rest == [Cancel(7)]
 
 
-async def test_where_nothing_plays_others_go_first_for_a_moment() -> None:
+async def test_first_window_deadline_is_delayed_by_begin_s() -> None:
     now = time.monotonic()
     decode, _ = await sent_for(window(), now)
     assert isinstance(decode, Decode)
@@ -55,15 +55,13 @@ async def test_where_nothing_plays_others_go_first_for_a_moment() -> None:
 @pytest.mark.parametrize(
     ("one", "in_s"),
     [
-        (window(), 60.0),  # the utterance before it plays on
+        (window(), 60.0),  # the previous utterance is still playing
         (window(LEFT), 60.0),
-        (window(LEFT), -0.5),  # its listener has run dry
-        (window(first_frame=40), -0.5),  # and so has one whose windows need no context
+        (window(LEFT), -0.5),  # its stream has run out of audio
+        (window(first_frame=40), -0.5),  # the same without left context
     ],
 )
-async def test_whoever_hears_something_is_due_when_that_ends(
-    one: DecodeWindow, in_s: float
-) -> None:
+async def test_window_of_playing_stream_keeps_its_deadline(one: DecodeWindow, in_s: float) -> None:
     deadline_s = time.monotonic() + in_s
     decode, _ = await sent_for(one, deadline_s)
     assert isinstance(decode, Decode)
@@ -72,7 +70,7 @@ async def test_whoever_hears_something_is_due_when_that_ends(
 
 
 class Out:
-    """Windows that are out, by id, and all that was sent for them."""
+    """Pending windows by id, and the messages sent for them."""
 
     def __init__(self) -> None:
         self.sent: list[Decode | Cancel] = []
@@ -90,13 +88,13 @@ class Out:
         self.decodes.on_message(Decoded(id, samples, 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
 
     def next_worker(self) -> list[tuple[int, bool]]:
-        """The ids of what it gets, in order, and whether each goes alone."""
+        """Return the ids of the windows that it gets, in order, and whether each goes alone."""
         self.sent.clear()
         self.decodes.on_ready()
         return [(one.id, one.alone) for one in self.sent if isinstance(one, Decode)]
 
 
-async def test_the_next_worker_gets_the_most_urgent_first() -> None:
+async def test_next_worker_gets_windows_in_deadline_order() -> None:
     out = Out()
     for id, in_s in enumerate([5.0, 1.0, 3.0]):
         await out.ask(id, in_s)
@@ -110,7 +108,7 @@ async def test_the_next_worker_gets_the_most_urgent_first() -> None:
         assert (stats.new_frames, stats.decode_s, stats.batch) == (NEW, 0.01, 1)
 
 
-async def test_only_what_was_decoded_last_is_blamed_for_a_death() -> None:
+async def test_only_windows_decoded_last_are_retried_alone() -> None:
     out = Out()
     for id in range(3):
         await out.ask(id)
@@ -122,7 +120,7 @@ async def test_only_what_was_decoded_last_is_blamed_for_a_death() -> None:
     await asyncio.gather(*out.asking.values(), return_exceptions=True)
 
 
-async def test_a_worker_that_dies_before_it_decodes_anything_is_nobodys_fault() -> None:
+async def test_worker_death_before_decoding_adds_no_strike() -> None:
     out = Out()
     await out.ask(0)
     out.decodes.on_message(Decoding([0]))
@@ -135,7 +133,7 @@ async def test_a_worker_that_dies_before_it_decodes_anything_is_nobodys_fault() 
 
 
 @pytest.mark.parametrize("count", [0, NEW * HOP - 1, NEW * HOP + 1])
-async def test_audio_of_the_wrong_length_is_not_passed_on(count: int) -> None:
+async def test_audio_of_wrong_length_fails_decode(count: int) -> None:
     out = Out()
     await out.ask(0)
     out.answer(0, count)

@@ -1,4 +1,4 @@
-"""How good streamed speech is at each lookahead, on codes of real speech."""
+"""Quality of streamed speech at each lookahead, measured on codes of real speech."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from benchmarks.seam import LOOKAHEADS, SPEECH, Seam, measure
 from codec.families.higgs.decoder import HiggsDecoder
 from streaming.spec import Codes
 
-#: Least signal-to-noise in dB, over all samples and in the worst chunk, of random weights that
-#: look ten frames ahead.
+#: Documented signal-to-noise ratios in dB, over all samples and in the worst chunk, by lookahead;
+#: for random weights that look ten frames ahead.
 PROMISED = {0: (17, 17), 1: (21, 20), 2: (25, 24), 3: (32, 31), 4: (52, 51), 6: (63, 62)}
 
 
 @pytest.fixture(scope="module")
 def utterances() -> list[Codes]:
-    """Two of the eight: ``python -m benchmarks.seam`` measures all."""
+    """Two of the eight utterances; ``python -m benchmarks.seam`` measures all."""
     with np.load(SPEECH, allow_pickle=False) as file:
         return [file[name] for name in ("utterance_0", "utterance_1")]
 
@@ -28,29 +28,31 @@ def seams(looking_ahead: HiggsDecoder, utterances: list[Codes]) -> dict[int, Sea
     return {seam.lookahead: seam for seam in measure(looking_ahead, utterances, 10, 5)}
 
 
-def test_the_embedded_voice_has_no_seams(decoder: HiggsDecoder, utterances: list[Codes]) -> None:
-    """Its decoder is causal."""
+def test_embedded_decoder_streams_without_seams(
+    decoder: HiggsDecoder, utterances: list[Codes]
+) -> None:
+    """It is causal, so it needs no lookahead."""
     (seam,) = measure(decoder, utterances, 10, 5, (0,))
     assert decoder.spec.right_frames == 0
     assert seam.snr_db == seam.worst_chunk_db == math.inf
 
 
 @pytest.mark.parametrize("lookahead", PROMISED)
-def test_the_seams_are_as_good_as_documented(seams: dict[int, Seam], lookahead: int) -> None:
+def test_seam_quality_meets_documented_snr(seams: dict[int, Seam], lookahead: int) -> None:
     snr_db, worst_chunk_db = PROMISED[lookahead]
     assert seams[lookahead].snr_db > snr_db
     assert seams[lookahead].worst_chunk_db > worst_chunk_db
 
 
-def test_each_frame_of_lookahead_helps(seams: dict[int, Seam]) -> None:
+def test_seam_snr_rises_with_lookahead(seams: dict[int, Seam]) -> None:
     figures = [seams[lookahead].snr_db for lookahead in LOOKAHEADS]
     assert figures == sorted(figures)
 
 
-def test_frames_that_have_only_begun_are_nearly_as_good_to_look_at(
+def test_incomplete_lookahead_is_nearly_as_good_as_complete(
     looking_ahead: HiggsDecoder, utterances: list[Codes], seams: dict[int, Seam]
 ) -> None:
-    """A frame ahead lacks one of its eight codes, two ahead lacks two."""
+    """The first frame ahead lacks one of its eight codes, the second lacks two."""
     measured = measure(looking_ahead, utterances, 10, 5, (1, 2), incomplete=True)
     begun = {seam.lookahead: seam for seam in measured}
     for lookahead, seam in begun.items():
@@ -61,6 +63,6 @@ def test_frames_that_have_only_begun_are_nearly_as_good_to_look_at(
     assert begun[2].snr_db > begun[1].snr_db
 
 
-def test_the_receptive_field_makes_it_equal(seams: dict[int, Seam]) -> None:
+def test_seam_is_exact_with_lookahead_of_receptive_field(seams: dict[int, Seam]) -> None:
     assert seams[10].snr_db == seams[10].worst_chunk_db == math.inf
     assert seams[8].snr_db < math.inf

@@ -1,3 +1,5 @@
+"""Warm-up of the codec worker: the kernel cache, and the window shapes decoded in advance."""
+
 from __future__ import annotations
 
 import os
@@ -11,7 +13,7 @@ from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
 
-def test_kernels_are_kept_unless_the_operator_says_otherwise(
+def test_keep_kernels_raises_cache_capacity_unless_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -20,11 +22,11 @@ def test_kernels_are_kept_unless_the_operator_says_otherwise(
     assert os.environ[name] == "17"
     monkeypatch.delenv(name)
     keep_kernels()
-    assert int(os.environ[name]) > 1024  # oneDNN's own
-    monkeypatch.setenv(name, "17")  # so that it is undone
+    assert int(os.environ[name]) > 1024  # oneDNN's default
+    monkeypatch.setenv(name, "17")  # so that monkeypatch restores it
 
 
-def test_first_windows_are_met_before_anybody_asks() -> None:
+def test_meet_first_windows_decodes_each_first_shape_once() -> None:
     met = []
 
     class Noting(FakeDecoder):
@@ -37,7 +39,7 @@ def test_first_windows_are_met_before_anybody_asks() -> None:
     assert len(met) == len(set(met))
 
 
-def test_later_windows_have_all_sizes_of_a_steady_stream() -> None:
+def test_later_windows_cover_steady_stream_shapes() -> None:
     windows = later_windows(FakeDecoder(CodecSpec(24_000, 960, (1024,) * 8, 3, 4)))
     assert [w.new_frames for w in windows] == list(range(1, 51))
     assert {(w.left_context, w.lookahead, w.codes.shape[1] - w.new_frames) for w in windows} == {

@@ -1,4 +1,4 @@
-"""The worker's loop in this process, with a scripted link and fake decoders."""
+"""The codec worker's loop, run in the test's process with a scripted link and fake decoders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAR = 1e12
 
 
 class ScriptedLink:
-    """Hands out one list of messages per turn, then closes; notes what is sent."""
+    """Delivers one list of messages per turn, then closes; records the messages sent."""
 
     def __init__(self, turns: list[list[Decode | Cancel]]) -> None:
         self.turns, self.sent = turns, []
@@ -51,7 +51,7 @@ class ScriptedLink:
 
 
 class Moody(FakeDecoder):
-    """Refuses batches and windows that contain code 13."""
+    """Fails on batches that have a window with code 13."""
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
         if any((window.codes == 13).any() for window in windows):
@@ -78,7 +78,7 @@ def run(
     return link
 
 
-def test_a_batch_is_announced_and_answered() -> None:
+def test_batch_is_announced_and_answered() -> None:
     link = run([[message(1), message(2), message(3, new=5)]])
     assert [type(m) for m in link.sent] == [Decoding, Decoded, Decoded, Decoding, Decoded]
     assert [m.ids for m in link.answers(Decoding)] == [[1, 2], [3]]
@@ -92,7 +92,7 @@ def test_a_batch_is_announced_and_answered() -> None:
     assert np.array_equal(samples_of(second), expected)
 
 
-def test_a_long_window_comes_back_whole() -> None:
+def test_long_window_is_answered_whole() -> None:
     long = message(1, new=50)
     link = run([[long], [message(2, deadline_s=0.0)]])
     assert [m.ids for m in link.answers(Decoding)] == [[1], [2], *[[1]] * 6]
@@ -109,13 +109,13 @@ def test_cancelled_windows_are_not_answered() -> None:
     assert [m.id for m in link.answers(Decoded)] == [2]
 
 
-def test_a_long_window_can_be_cancelled_between_its_pieces() -> None:
+def test_long_window_can_be_cancelled_between_pieces() -> None:
     link = run([[message(1, new=50)], [], [Cancel(1)]])
     assert len(link.answers(Decoding)) == 2
     assert link.answers(Decoded) == []
 
 
-def test_one_bad_window_does_not_fail_its_batch() -> None:
+def test_failing_window_does_not_fail_its_batch() -> None:
     link = run([[message(1), message(2, code=13), message(3)]], Moody(SPEC))
     assert [m.id for m in link.answers(Decoded)] == [1, 3]
     assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "decode_failed")]
@@ -123,13 +123,13 @@ def test_one_bad_window_does_not_fail_its_batch() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 100])
-def test_special_codes_are_a_bad_window(code: int) -> None:
+def test_special_codes_fail_only_their_window(code: int) -> None:
     link = run([[message(1), message(2, code=code)]])
     assert [m.id for m in link.answers(Decoded)] == [1]
     assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "bad_window")]
 
 
-def test_what_does_not_fit_together_fails_at_once() -> None:
+def test_worker_refuses_malformed_and_duplicate_windows() -> None:
     whole = message(1)
     torn = Decode(2, whole.codes[:-2], 2, 2, 4, 2, FAR)
     link = run([[whole, torn, message(1)]])
@@ -140,8 +140,8 @@ def test_what_does_not_fit_together_fails_at_once() -> None:
     assert [m.id for m in link.answers(Decoded)] == [1]
 
 
-def test_a_broken_device_ends_the_worker() -> None:
-    """All that comes after it would fail too; the next worker is handed what was out."""
+def test_worker_ends_on_device_error() -> None:
+    """Later windows would fail too. All that are pending go to the next worker."""
 
     class Broken(FakeDecoder):
         def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
@@ -154,12 +154,12 @@ def test_a_broken_device_ends_the_worker() -> None:
     assert link.answers(Failed) == []
 
 
-def test_it_waits_only_when_there_is_nothing_to_do() -> None:
+def test_worker_waits_for_messages_only_when_idle() -> None:
     link = run([[message(1, new=20)]])
     assert link.waited == [True, False, False, True]
 
 
-def test_windows_are_met_only_while_there_is_nothing_to_do() -> None:
+def test_worker_warms_up_shapes_only_when_idle() -> None:
     met: list[int] = []
 
     class Noting(FakeDecoder):

@@ -1,4 +1,4 @@
-"""A fake recogniser, and fake utterances, for tests of how the talker is rehearsed."""
+"""A fake recogniser and fake utterances, for tests of the talker's rehearsals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = ("tea", "or", "me", "sing", "alone", "house", "river", "you", "again", "
 
 
 class FakeRecogniser:
-    """Hears of all words those that the samples' sum has a bit for."""
+    """Recognises the words whose bits are set in the sum of the samples."""
 
     def __init__(self, _python: Path) -> None:
         pass
@@ -38,7 +38,7 @@ class FakeRecogniser:
 def fake_draw(
     _net: TalkerNet, prompts: Sequence[Script], _drawing: Drawing, seed: int
 ) -> list[Drawn]:
-    """Codes by chance, whatever the network."""
+    """Draw random codes, whatever the network."""
     random = np.random.default_rng(seed)
     silent = np.zeros((8, BOOKS - ACTIVE), np.int64)
     return [

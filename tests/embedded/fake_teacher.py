@@ -1,4 +1,4 @@
-"""A fake of the teacher: hums for the letters of a sentence, on the pitch that it is given."""
+"""A fake teacher, which hums the letters of a sentence on a given pitch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from embedded.training.kokoro import SYMBOLS, UNIT, Features, Teacher
 from embedded.training.phonemes import Reading
 from embedded.training.pitch import F0_STEP, RATE, Floats
 
-_UNITS = 2  # of a symbol: 50 ms
+_UNITS = 2  # per symbol: 50 ms
 _SILENCE = 8
 _VOWELS = "aeiou"
 
 
 def fake_reading(text: str, british: bool) -> Reading:
-    """Every letter is a phoneme."""
+    """Return a reading in which every letter is a phoneme."""
     phonemes = "".join(symbol for symbol in text if symbol in SYMBOLS)
     words, at = [], 0
     for word in phonemes.split(" "):
@@ -24,14 +24,14 @@ def fake_reading(text: str, british: bool) -> Reading:
 
 
 class FakeTeacher(Teacher):
-    """Vowels hum, each in its own spectrum, other letters hiss; voices differ in pitch."""
+    """Hums vowels, each with its own spectrum, and hisses other letters. Voices differ in pitch."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(0)
         self._letters = random.standard_normal((200, 512)).astype(np.float32)
 
     def features(self, phonemes: str, voice: str, speed: float = 1.0) -> Features:
-        """Durations alike; a pitch that falls."""
+        """Return features with equal durations and a falling pitch."""
         units = np.full(len(phonemes) + 2, _UNITS)
         units[0] = units[-1] = _SILENCE
         numbers = [0, *(SYMBOLS[symbol] for symbol in phonemes), 0]
@@ -45,7 +45,7 @@ class FakeTeacher(Teacher):
         return Features(np.ascontiguousarray(text), f0, energy, units.astype(np.int64), style)
 
     def waveform(self, features: Features, f0: Floats) -> Floats:
-        """Twelve harmonics whose phase is the sum of F0, and some noise."""
+        """Return twelve harmonics, whose phase is the sum of F0, and some noise."""
         count = len(f0) * F0_STEP
         at = (np.arange(count) + 0.5) / F0_STEP - 0.5
         hz = np.interp(at, np.arange(len(f0)), f0)

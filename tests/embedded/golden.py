@@ -1,6 +1,7 @@
-"""What the shipped checkpoint says: ``python tests/embedded/golden.py`` writes golden.json (first
-frames of one sentence) and the codec tests' speech_codes.npz (eight sentences) anew, for a
-checkpoint that was meant to change.
+"""Golden output of the shipped checkpoint.
+
+If the checkpoint was changed on purpose, ``python tests/embedded/golden.py`` rewrites golden.json
+(first frames of one sentence) and speech_codes.npz of the codec's tests (eight sentences).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GOLDEN = Path(__file__).with_name("golden.json")
 SPEECH = Path(__file__).parents[1] / "codec" / "data" / "speech_codes.npz"
 SENTENCES = Path(__file__).parents[2] / "embedded" / "held_out.txt"
 ROWS = 24
-#: Tried in turn: where two codes are nearly as likely, rounding decides.
+#: Tried in turn, since rounding decides between two codes that are almost equally likely.
 TEXTS = (
     "Hello, how can I help you?",
     "Good morning, this is a test.",
@@ -40,15 +41,15 @@ CLEAR_MARGIN = 2e-4
 
 
 def weights() -> str:
-    """The digest of the checkpoint's tensors."""
+    """Return the digest of the checkpoint's tensors."""
     with (CHECKPOINT / "model.safetensors").open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A greedy sentence: the prompt's ids, rows ``[R, 8]`` and frames ``[T, 8]``, and how clear
-    each choice was.
+    """A sentence spoken greedily: the prompt's ids, rows ``[R, 8]`` and frames ``[T, 8]``, and the
+    smallest margin of any choice.
     """
 
     ids: tuple[int, ...]
@@ -58,7 +59,7 @@ class Spoken:
 
 
 def say(text: str, decoder: HiggsDecoder, most_rows: int, voice: str = DEFAULT_VOICE) -> Spoken:
-    """By the plain float32 loop."""
+    """Speak a text with the reference talker in float32."""
     opened = open_checkpoint(str(CHECKPOINT))
     front_end = choose_front_end(opened.text_frontend, FRONT_ENDS)
     prompts = opened.prompt_builder(2048, front_end)
@@ -70,8 +71,8 @@ def say(text: str, decoder: HiggsDecoder, most_rows: int, voice: str = DEFAULT_V
 
 
 def speak(text: str) -> dict[str, Any]:
-    """The default voice's first rows, and how loud each of their frames is decoded, in dB of full
-    scale.
+    """Return the default voice's first rows, and the level of each of their decoded frames in dB of
+    full scale.
     """
     decoder = open_higgs(str(CHECKPOINT)).load_decoder()
     said = say(text, decoder, ROWS)
@@ -87,7 +88,7 @@ def speak(text: str) -> dict[str, Any]:
 
 
 def write_speech() -> None:
-    """Eight sentences, spread over the voices."""
+    """Write the codes of eight sentences, spread over the voices."""
     decoder = open_higgs(str(CHECKPOINT)).load_decoder()
     voices = CheckpointVoices(CHECKPOINT).names() or (DEFAULT_VOICE,)
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()[::12][:8]

@@ -1,4 +1,4 @@
-"""The figures of the voice's evaluation, against speech whose figures are known."""
+"""Evaluation of the embedded voice: metrics of speech with known values, tools, and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WORDS = st.lists(st.sampled_from(["tea", "two", "three", "please", "no"]), max_s
 
 
 def glide(low_hz: float, high_hz: float, seconds: float = 1.0, rate: int = RATE) -> Samples:
-    """A buzz of ten harmonics whose pitch rises evenly."""
+    """A tone of ten harmonics whose pitch changes linearly."""
     pitch = np.linspace(low_hz, high_hz, round(seconds * rate))
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     return sum(np.cos(k * phase) / k for k in range(1, 11)).astype(np.float32) / 6
@@ -63,7 +63,7 @@ def noise(seconds: float = 1.0, seed: int = 0) -> Samples:
     return (0.1 * rng.standard_normal(round(seconds * RATE))).astype(np.float32)
 
 
-def test_words_are_compared_as_they_are_said() -> None:
+def test_word_errors_compare_spoken_forms() -> None:
     assert word_errors("It's 3 km, Dr. Lee!", "it's three kilometers doctor lee") == (0, 5)
     assert word_errors("one two three", "one three") == (1, 3)
     assert word_errors("one two", "one two two") == (1, 2)
@@ -81,19 +81,19 @@ def test_word_errors_are_a_distance(one: list[str], other: list[str]) -> None:
     assert (errors == 0) == (one == other)
 
 
-def test_letters_are_of_the_words_that_are_said() -> None:
+def test_letter_error_rate_compares_spoken_forms() -> None:
     assert letter_error_rate("3 km", "three kilometers") == 0
     assert letter_error_rate("a bird.", "a bard!") == 1 / 6
     assert letter_error_rate("a bird.", "") == 1
 
 
-def test_a_rate_is_over_all_words_and_not_over_sentences() -> None:
+def test_word_error_rate_is_over_all_words_of_all_sentences() -> None:
     heard = intelligibility(["one", "two three four"], ["", "two three four"])
     assert heard.word_error_rate == pytest.approx(1 / 4)
     assert heard.whole == pytest.approx(1 / 2)
 
 
-def test_audible_speech_is_without_the_silence_around_it() -> None:
+def test_audible_time_excludes_surrounding_silence() -> None:
     silence = np.zeros(RATE // 2, np.float32)
     speech = np.concatenate([silence, glide(100, 100, 0.7), silence])
     assert audible_s(speech, RATE) == pytest.approx(0.7, abs=0.02)
@@ -103,7 +103,7 @@ def test_audible_speech_is_without_the_silence_around_it() -> None:
 
 @pytest.mark.parametrize("rate", [16_000, 24_000])
 @pytest.mark.parametrize(("low", "high"), [(80, 80), (200, 200), (350, 350), (90, 140), (280, 180)])
-def test_pitch_is_found_within_a_hertz(low: float, high: float, rate: int) -> None:
+def test_pitch_track_has_mean_error_below_one_hertz(low: float, high: float, rate: int) -> None:
     found = pitch_track(glide(low, high, rate=rate), rate)[10:90]
     wanted = np.linspace(low, high, 101)[10:90]
     assert (found > 0).all()
@@ -116,7 +116,7 @@ def test_noise_and_silence_have_no_pitch() -> None:
     assert not pitch_track(np.zeros(RATE, np.float32), RATE).any()
 
 
-def test_melodies_are_compared() -> None:
+def test_pitch_match_compares_melodies() -> None:
     up, down = glide(100, 180), glide(180, 100)
     same = pitch_match(up, glide(110, 198), RATE)
     assert same is not None
@@ -132,7 +132,7 @@ def test_melodies_are_compared() -> None:
     assert pitch_match(up, noise(), RATE) is None
 
 
-def test_mel_distance_grows_with_what_is_added_and_ignores_level_and_a_small_delay() -> None:
+def test_mel_distance_grows_with_noise_and_ignores_level_and_delay() -> None:
     speech = glide(100, 180) + 0.02 * noise()
     assert mel_distance_db(speech, speech, RATE) == pytest.approx(0, abs=1e-9)
     assert mel_distance_db(speech, speech / 3, RATE) < 0.01
@@ -143,7 +143,7 @@ def test_mel_distance_grows_with_what_is_added_and_ignores_level_and_a_small_del
     assert 0.1 < little < much
 
 
-def test_a_checkpoints_voices(tmp_path: Path) -> None:
+def test_checkpoint_voices_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / "voices").mkdir()
     codes = np.arange(12, dtype=np.int16).reshape(3, 4)
     for name, default in (("ann", "false"), ("bob", "true")):
@@ -166,7 +166,7 @@ def test_a_checkpoints_voices(tmp_path: Path) -> None:
     assert CheckpointVoices(tmp_path / "none").names() == ()
 
 
-def test_evaluation_names_missing_packages(tmp_path: Path) -> None:
+def test_evaluation_reports_missing_tools(tmp_path: Path) -> None:
     with pytest.raises(NoEars, match="make test"):
         Recogniser(tmp_path / "python")
     with pytest.raises(NoSource, match=r"embedded\.training\.recite"):
@@ -176,7 +176,7 @@ def test_evaluation_names_missing_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_recogniser_that_ends_is_missing(tmp_path: Path, at_once: bool) -> None:
+def test_recogniser_that_ends_is_reported_as_missing(tmp_path: Path, at_once: bool) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\n" + ("exit 3\n" if at_once else "read line\nexit 3\n"))
     python.chmod(0o755)
@@ -188,28 +188,28 @@ def test_a_recogniser_that_ends_is_missing(tmp_path: Path, at_once: bool) -> Non
 
 
 def _interpreter(folder: Path, script: str) -> Path:
-    """A fake interpreter that runs ``script`` whatever it is told to run."""
+    """Write a fake interpreter, which runs ``script`` whatever its arguments."""
     python = folder / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     return python
 
 
-def test_mos_predictor_without_its_package_is_missing(tmp_path: Path) -> None:
+def test_mos_predictor_without_package_is_reported_as_missing(tmp_path: Path) -> None:
     with pytest.raises(NoMosPredictor, match="has no distillmos"):
         MosPredictor(_interpreter(tmp_path, "exit 1"))
 
 
-def test_mos_predictor_scores_what_can_be_heard(tmp_path: Path) -> None:
-    """The page has the mean; what is too short for the network has no score."""
+def test_mos_predictor_leaves_out_too_short_speech(tmp_path: Path) -> None:
+    """Speech that is too short for the network has no score."""
     script = "echo ready; while read file; do test -f $file && echo 3.5; done"
     with MosPredictor(_interpreter(tmp_path, script)) as predictor:
         speeches = [noise(0.1), np.zeros(0, np.float32), noise(0.2)]
         assert predictor.scores(speeches, RATE) == [3.5, 3.5]
 
 
-def test_score_script_scores_speech_higher_than_noise() -> None:
-    """DistillMOS itself, where the environment has it."""
+def test_mos_predictor_scores_speech_higher_than_noise() -> None:
+    """Uses the real DistillMOS, if it is installed."""
     try:
         predictor = MosPredictor()
     except NoMosPredictor as missing:
@@ -219,7 +219,7 @@ def test_score_script_scores_speech_higher_than_noise() -> None:
     assert 1 <= noisy < clear <= 5
 
 
-def test_lengths_are_compared_only_with_what_is_heard() -> None:
+def test_length_ratio_leaves_out_silent_speech() -> None:
     class Deaf(Recogniser):
         def __init__(self) -> None: ...
 
@@ -234,7 +234,7 @@ def test_lengths_are_compared_only_with_what_is_heard() -> None:
     assert judge.talker(said, [silence, silence]).length_ratio is None
 
 
-def test_lines_without_words_are_no_sentences(
+def test_evaluation_ignores_lines_without_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "sentences.txt"
@@ -246,8 +246,8 @@ def test_lines_without_words_are_no_sentences(
     assert "no sentence with words" in capsys.readouterr().err
 
 
-def test_source_finds_recordings_by_their_words(tmp_path: Path) -> None:
-    """However they are written; at the rate asked for."""
+def test_source_finds_recordings_by_spoken_words(tmp_path: Path) -> None:
+    """The spelling does not matter. Recordings are resampled to the requested rate."""
     file = file_of(tmp_path, "af_ann", "3 km")
     file.parent.mkdir()
     write_wav(file, glide(100, 180), RATE)
@@ -258,7 +258,7 @@ def test_source_finds_recordings_by_their_words(tmp_path: Path) -> None:
         Source(tmp_path, "af_ann", RATE).speak("four kilometers")
 
 
-def test_the_page_and_its_data_agree() -> None:
+def test_report_has_figures_in_markdown_and_json() -> None:
     speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",), 4.25)
     codec = CodecFigures(SpeechFigures(0.25, 0.5, 0, 9.0, 170.0, 1.5, ("hello",)), 0.91, 0.95, 3.5)
     talker = TalkerFigures(SpeechFigures(0.375, 0.5, 1, 9.0, None, None, ("",)), 2, (1.0, 0.9, 1.1))

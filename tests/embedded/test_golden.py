@@ -1,5 +1,6 @@
-"""The shipped checkpoint still says what it said. If it was meant to change:
-``.venv/bin/python tests/embedded/golden.py``.
+"""The shipped checkpoint, compared with its golden output.
+
+If the checkpoint was changed on purpose, run ``.venv/bin/python tests/embedded/golden.py``.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ RENEW = "if that was meant: .venv/bin/python tests/embedded/golden.py"
 KEPT = json.loads(golden.GOLDEN.read_text(encoding="utf-8"))
 
 
-def test_the_weights_are_those_that_were_pinned() -> None:
+def test_checkpoint_weights_match_pinned_digest() -> None:
     assert golden.weights() == KEPT["weights"], RENEW
 
 
-def test_embedded_voice_makes_the_golden_frames() -> None:
+def test_embedded_voice_makes_golden_frames() -> None:
     said = golden.speak(KEPT["text"])
     assert said["ids"] == KEPT["ids"], f"front end or tokenizer changed; {RENEW}"
     assert said["rows"] == KEPT["rows"], f"the talker's weights or maths changed; {RENEW}"
@@ -34,14 +35,14 @@ def test_embedded_voice_makes_the_golden_frames() -> None:
     )
 
 
-def test_it_is_speech_and_not_silence() -> None:
-    """A golden file of nothing would keep nothing."""
+def test_golden_frames_are_speech() -> None:
+    """A golden file of silence would not reveal changes."""
     assert max(KEPT["levels_db"]) > -35
     assert len({tuple(row) for row in KEPT["rows"]}) > len(KEPT["rows"]) // 2
 
 
 def test_utterances_begin_and_end_in_silence() -> None:
-    """Without a click, which decoders make that have never seen an utterance's ends."""
+    """A decoder that was not trained on the ends of utterances makes a click there."""
     decoder = open_higgs(str(golden.CHECKPOINT)).load_decoder()
     with np.load(golden.SPEECH) as kept:
         spoken = decoder.decode([kept[name] for name in kept.files])

@@ -1,4 +1,4 @@
-"""Markup says nothing, and every word around it keeps its place."""
+"""Markup in the text front end: it is not spoken, and words keep their spans in the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _said_for(source: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_words_are_said_for_what_is_between_the_tags() -> None:
+def test_words_map_to_source_between_tags() -> None:
     assert _said_for("<b>bold</b> move<br/>on") == [
         ("bold", "bold"),
         ("move", "move"),
@@ -28,7 +28,7 @@ def test_words_are_said_for_what_is_between_the_tags() -> None:
     ]
 
 
-def test_a_named_character_is_its_whole_name() -> None:
+def test_character_reference_maps_to_its_whole_source() -> None:
     assert _said_for("the caf&eacute; &amp; bar") == [
         ("the", "the"),
         ("cafe", "caf&eacute;"),
@@ -43,7 +43,7 @@ def test_a_named_character_is_its_whole_name() -> None:
 
 
 @pytest.mark.parametrize("text", ["<b>", "</p>", "<!-- no -->", '<break time="1s"/>', "&hearts;"])
-def test_markup_alone_says_nothing(text: str) -> None:
+def test_markup_alone_is_not_spoken(text: str) -> None:
     assert normalise(text).text == ""
 
 
@@ -51,7 +51,7 @@ def test_markup_decodes_entities_once() -> None:
     assert normalise("&amp;lt;b").text == "and ell tee, bee"
 
 
-def test_a_tag_that_is_parted_says_nothing_either() -> None:
+def test_tag_split_between_utterances_is_not_spoken() -> None:
     """A long tag may not fit into one utterance."""
     tag = '<a href="https://example.com/a" target="_blank" rel="noopener">'
     text = f"Please look at this: {tag}the page</a> now."

@@ -1,4 +1,4 @@
-"""What the rules of reading promise beyond single cases, and what the segmenter knows of it."""
+"""General properties of the normalisation rules, and their agreement with the segmenter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SOURCES = [
 ]
 DASHES = st.sampled_from(["-", "–", " - ", " – "])
 DIGITS = st.integers(0, 9).map(str)
-#: Words that need no dot of an abbreviation.
+#: Words of the tables that are never abbreviated with a dot.
 _NEVER_DOTTED = {"hertz"}
 
 
@@ -37,7 +37,9 @@ def _said(source: str) -> str:
     st.integers(6, 12),
     DASHES,
 )
-def test_a_dash_between_two_of_a_kind_is_said(form: str, low: int, high: int, dash: str) -> None:
+def test_dash_between_amounts_of_same_kind_is_read_as_to(
+    form: str, low: int, high: int, dash: str
+) -> None:
     ends = [form.format(number) for number in (low, high)]
     first, last = map(_said, ends)
     assert _said(dash.join(ends)) == f"{first.rstrip('.')} to {last}"
@@ -53,7 +55,7 @@ _MONTHS = ["January", "March", "May", "September", "Jan", "Feb", "Mar", "Sept", 
     st.integers(0, 7),
     DASHES,
 )
-def test_so_is_one_between_days_and_months(
+def test_dash_between_days_or_months_is_read_as_to(
     kind: tuple[list[str], list[str]], first: int, last: int, dash: str
 ) -> None:
     written, names = kind
@@ -68,7 +70,7 @@ def test_so_is_one_between_days_and_months(
     st.lists(DIGITS, min_size=10, max_size=10),
     st.sampled_from([", or", ". Then", "; or", "? Then", " or", "! Then", ") or"]),
 )
-def test_a_number_to_call_is_read_alike_before_any_mark(
+def test_phone_number_is_read_alike_before_any_punctuation(
     form: str, digits: list[str], rest: str
 ) -> None:
     left = iter(digits)
@@ -80,12 +82,12 @@ def test_a_number_to_call_is_read_alike_before_any_mark(
 
 
 @given(st.sampled_from(["no", "nos", "art", "fig", "p"]), st.integers(2, 99))
-def test_a_word_before_a_number_is_no_abbreviation(word: str, number: int) -> None:
+def test_word_before_number_is_not_read_as_abbreviation(word: str, number: int) -> None:
     assert _said(f"with {word} {number}-day limit").split()[1] in (word, lexicon.LETTERS["p"])
 
 
-def test_the_segmenter_knows_the_abbreviations() -> None:
-    """What is read as one utterance's word must not be where an utterance is cut."""
+def test_segmenter_knows_abbreviations_of_front_end() -> None:
+    """The segmenter must not cut after an abbreviation that the front end would read as a word."""
     words = {*lexicon.ABBREVIATED, *lexicon.DOTTED, *lexicon.NUMBERED}
     words |= {day.capitalize() for day in lexicon.DAYS}
     words |= {month[:3].capitalize() for month in lexicon.MONTHS if len(month) > 4} | {"Sept"}
@@ -109,14 +111,14 @@ def test_the_segmenter_knows_the_abbreviations() -> None:
         "It is $20/mo. billed annually.",
     ],
 )
-def test_an_abbreviation_within_a_sentence_is_not_its_end(text: str) -> None:
+def test_segmenter_does_not_split_after_abbreviation(text: str) -> None:
     segmenter = Segmenter(SegmentSettings(min_chars=1))
     assert segmenter.push(text) + segmenter.flush() == [text]
     assert "." not in _said(text)[:-1]
 
 
 @pytest.mark.parametrize("source", _SOURCES)
-def test_utterances_do_not_depend_on_how_the_text_came(source: str) -> None:
+def test_utterances_do_not_depend_on_split_of_input(source: str) -> None:
     settings = SegmentSettings(90, spoken_lengths=partial(spoken_lengths, normalise))
 
     def spoken(*pieces: str) -> list[str]:

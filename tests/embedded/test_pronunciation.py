@@ -1,4 +1,4 @@
-"""Words by their sounds: the lexicon, endings, small words, and where each sound comes from."""
+"""Pronunciation: the lexicon, word endings, short words in context, and spans in the source."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from embedded.text import normalise
 LETTERS = frozenset(" abcdefghijklmnopqrstuvwxyz',.?!")
 
 
-def test_lexicon_has_known_signs_alone() -> None:
+def test_lexicon_has_only_known_signs() -> None:
     known = lexicon()
     assert len(known) > 150_000
     assert {sign for word in known.values() for sign in word} <= LETTERS | set(SIGNS)
     assert all(set(word) <= LETTERS for word in known)
 
 
-def test_signs_are_no_letters_and_none_stands_twice() -> None:
+def test_signs_are_unique_and_not_letters() -> None:
     assert len(set(SIGNS)) == len(SIGNS)
     assert not LETTERS & set(SIGNS)
 
 
-def test_written_tells_vowels_from_letters() -> None:
+def test_written_distinguishes_vowels_from_letters() -> None:
     assert written("ɹˈid") == "rˈEd"
     assert written("juɡə") == "JUgə"
 
@@ -33,7 +33,7 @@ def test_written_tells_vowels_from_letters() -> None:
     ("word", "sound"),
     [
         ("hello", "həlˈO"),
-        ("minutes", "mˈɪnəts"),  # a lexicon's word with an ending
+        ("minutes", "mˈɪnəts"),  # a word of the lexicon with an ending
         ("carries", "kˈɛrEz"),
         ("wishes", "wˈɪʃᵻz"),
         ("john's", "ʤˈɑnz"),
@@ -45,7 +45,7 @@ def test_said_knows_words_and_their_endings(word: str, sound: str) -> None:
     assert said(word) == sound
 
 
-def test_said_knows_no_invented_word() -> None:
+def test_said_returns_none_for_invented_word() -> None:
     assert said("blorptix") is None
 
 
@@ -60,11 +60,11 @@ def test_said_knows_no_invented_word() -> None:
         ("The blorptix, please!", "ðə blorptix, plˈEz!"),
     ],
 )
-def test_sounds_says_words_as_their_neighbours_want_it(text: str, sound: str) -> None:
+def test_sounds_adapts_short_words_to_next_word(text: str, sound: str) -> None:
     assert sounds(text).text == sound
 
 
-def test_sounds_keeps_where_each_word_comes_from() -> None:
+def test_sounds_keeps_source_spans() -> None:
     text = "On 3/4 I paid $1,250.50 to Dr. Blorptix's aunt, OK?"
     plain, found = normalise(text), sounds(text)
     assert len(found.spans) == len(plain.spans)

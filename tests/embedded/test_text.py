@@ -1,4 +1,4 @@
-"""The text front end: what it says, in which alphabet, and for which piece of the source."""
+"""The text front end: spoken words, their alphabet, and their spans in the source."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ written = st.one_of(
 
 
 @pytest.mark.parametrize(("source", "spoken"), _CASES)
-def test_normalise_of_cases_written_by_hand(source: str, spoken: str) -> None:
+def test_normalise_matches_reading_cases(source: str, spoken: str) -> None:
     assert normalise(source.replace("\\n", "\n")).text == spoken.strip()
 
 
-def test_written_cases_are_many() -> None:
+def test_reading_cases_number_at_least_120() -> None:
     assert len(_CASES) >= 120
 
 
 @given(written)
-def test_only_the_voices_alphabet_comes_out_and_spans_hold(source: str) -> None:
+def test_normalise_returns_only_voice_alphabet_with_valid_spans(source: str) -> None:
     spoken = normalise(source)
     assert _SPOKEN.fullmatch(spoken.text), spoken.text
     check_spans(source, spoken)
 
 
 @given(written)
-def test_what_is_normal_stays_as_it_is(source: str) -> None:
+def test_normalise_is_idempotent(source: str) -> None:
     once = normalise(source).text
     assert normalise(once).text == once
 
@@ -74,14 +74,14 @@ def check_spans(source: str, spoken: Normalised) -> None:
 
 
 @given(written)
-def test_the_short_way_for_most_words_changes_nothing(source: str) -> None:
+def test_fast_path_for_words_changes_no_result(source: str) -> None:
     quick = normalise(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "_BY_LETTER", text._LETTERS)
         assert normalise(source) == quick
 
 
-def test_spans_name_what_a_word_is_said_for() -> None:
+def test_spans_map_words_to_source() -> None:
     source = "Café costs $3.50, Dr. Lee… 1,234 €"
     spoken = normalise(source)
     said = [
@@ -93,7 +93,7 @@ def test_spans_name_what_a_word_is_said_for() -> None:
     assert said[-1] == ("euros", "1,234 €")
 
 
-def test_a_combining_mark_belongs_to_its_letter() -> None:
+def test_combining_mark_belongs_to_its_letter() -> None:
     source = "cafe\u0301 au"
     assert source[slice(*_source(normalise(source), 0))] == "cafe\u0301"
 
@@ -144,7 +144,7 @@ def _plain(words: str) -> str:
     return words.replace("-", " ").replace(",", "").replace(" and ", " ")
 
 
-def test_every_reading_in_the_tables_is_read_as_itself() -> None:
+def test_table_readings_are_read_as_themselves() -> None:
     tables = (lexicon.LETTERS, lexicon.ABBREVIATED, lexicon.WORDS, lexicon.DOTTED)
     named = (lexicon.NUMBERED, lexicon.DAYS, signs._NAMES, signs._SLASHED, addresses._SIGNS)
     readings = {reading for table in (*tables, *named, units.PER) for reading in table.values()}
@@ -157,13 +157,13 @@ def test_every_reading_in_the_tables_is_read_as_itself() -> None:
 
 
 @given(st.text(string.ascii_letters, min_size=1, max_size=8))
-def test_a_word_as_read_is_read_as_itself(token: str) -> None:
+def test_read_word_is_idempotent(token: str) -> None:
     spoken = read_word(token)
     assert " ".join(map(read_word, spoken.split())) == spoken
 
 
 @given(st.text(string.ascii_uppercase, min_size=1, max_size=6))
-def test_a_spelled_acronym_has_a_name_for_each_letter(acronym: str) -> None:
+def test_spelled_acronym_has_one_name_per_letter(acronym: str) -> None:
     names = spell(acronym).replace("double you", "w").split()
     assert len(names) == len(acronym)
 
@@ -179,14 +179,14 @@ _REPEATED = [
 
 
 @pytest.mark.parametrize("unit", _REPEATED)
-def test_long_texts_take_time_in_proportion(unit: str) -> None:
-    """A rule that tries everything again at each place would not come back within the limit."""
+def test_normalise_takes_linear_time_on_long_text(unit: str) -> None:
+    """A rule that backtracks at every position would exceed the time limit of the test."""
     source = unit * (20_000 // len(unit))
     check_spans(source, normalise(source))
 
 
-def test_the_control_tags_are_never_seen_by_it() -> None:
-    """The prompt builder cuts them out first; text between them is text like any other."""
+def test_control_tags_are_cut_out_before_normalise() -> None:
+    """The prompt builder cuts them out. The text between them is read like any other."""
     for tag in CONTROL_TAGS:
         before, cut, after = TAGS.split(f"It's 5 {tag} km.")
         assert cut == tag

@@ -1,4 +1,4 @@
-"""Choosing the clips of the voices that ship."""
+"""Choice of the clips for the shipped voices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embedded.training.talker import LETTERS
 FOLDER = Path(clips.__file__).parent
 
 
-def test_what_is_tuned_on_is_not_what_is_judged_by() -> None:
+def test_tuning_sentences_are_not_held_out_sentences() -> None:
     held = (FOLDER.parent / "held_out.txt").read_text(encoding="utf-8").splitlines()
     tuning = clips.lines("tuning")
     assert len(tuning) == len(set(tuning)) == 40
@@ -20,13 +20,13 @@ def test_what_is_tuned_on_is_not_what_is_judged_by() -> None:
     assert not said & {" ".join(words_of(text)) for text in tuning}
 
 
-def test_every_voice_speaks_a_clip_that_was_tried() -> None:
+def test_clip_of_each_voice_is_among_candidates() -> None:
     tried = clips.lines("clips")
     assert all(set(text) <= set(LETTERS) for text in tried)
     assert {voice.text for voice in VOICES} <= set(tried)
 
 
-def test_table_has_a_row_for_each_clip() -> None:
+def test_table_has_one_row_per_clip() -> None:
     tried = clips.lines("clips")
     found = {
         clips.candidate(voice.name, n): (n + 1) / 10 for voice in VOICES for n in range(len(tried))

@@ -1,4 +1,4 @@
-"""Codebooks and training sequences, against plain rules and the service's own delay."""
+"""Training data: codebooks, training sequences, spectra for the guess, and final silence."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def quantiser(points: torch.Tensor) -> Quantiser:
     return fit(points, seed=0, rounds=3)[0]
 
 
-def test_codes_are_the_nearest_of_the_rest(points: torch.Tensor, quantiser: Quantiser) -> None:
-    """As the codec's class searches: each codebook in turn, over the whole latent."""
+def test_encode_chooses_nearest_code_of_each_codebook(
+    points: torch.Tensor, quantiser: Quantiser
+) -> None:
+    """As in the codec's class, each codebook is searched in turn, over the whole latent."""
     some, pitch = points[:50], torch.arange(50) * 16 % PITCH_CODES
     codes = quantiser.encode(some, pitch)
     table = quantiser.books[1][pitch]
@@ -42,7 +44,7 @@ def test_codes_are_the_nearest_of_the_rest(points: torch.Tensor, quantiser: Quan
         rest = rest - quantiser.books[book][codes[:, book]]
 
 
-def test_three_codebooks_describe_a_frame_better_than_one(
+def test_three_spectral_codebooks_are_more_exact_than_one(
     points: torch.Tensor, quantiser: Quantiser
 ) -> None:
     codes = quantiser.encode(points, torch.zeros(len(points), dtype=torch.long))
@@ -54,9 +56,9 @@ def test_three_codebooks_describe_a_frame_better_than_one(
     assert not quantiser.books[ACTIVE:].any()
 
 
-def test_fit_says_what_each_codebook_leaves(points: torch.Tensor) -> None:
-    """Of copies of 1,100 points little: each has a centre of its own, or shares one with another,
-    and the next codebook has the rest.
+def test_fit_returns_variance_left_by_each_codebook(points: torch.Tensor) -> None:
+    """Little is left of copies of 1,100 points. Each has its own centre, or shares one with another
+    point, and then the next codebook represents the rest.
     """
     few = points[:1100].repeat(3, 1)
     left = fit(few, seed=0, rounds=3)[1]
@@ -72,13 +74,13 @@ def utterance(text: str, frames: int, seed: int) -> Utterance:
     return Utterance(text, random.integers(0, 1024, (frames, BOOKS)), place)
 
 
-def test_rows_are_delayed_as_the_service_delays_them() -> None:
+def test_delayed_rows_equal_delay_of_service() -> None:
     codes = utterance("hello", 9, 0).codes
     ours = delayed(codes)
     assert np.array_equal(ours, apply_delay(codes.astype(np.int16), BOC, EOC))
 
 
-def test_a_sequence_reads_as_a_prompt_does() -> None:
+def test_script_has_layout_of_prompt() -> None:
     first, second = utterance("one.", 6, 1), utterance("two!", 5, 2)
     random = np.random.default_rng(0)
     script = write([second], reference=first, transcript=True, random=random, corruption=0.0)
@@ -103,7 +105,7 @@ def test_a_sequence_reads_as_a_prompt_does() -> None:
     assert np.allclose(looked, second.place, atol=1e-4)
 
 
-def test_a_reference_without_its_text_teaches_nothing_itself() -> None:
+def test_reference_without_transcript_has_no_targets() -> None:
     first, second = utterance("one.", 6, 1), utterance("two!", 5, 2)
     random = np.random.default_rng(0)
     script = write([second], reference=first, transcript=False, random=random)
@@ -113,7 +115,7 @@ def test_a_reference_without_its_text_teaches_nothing_itself() -> None:
     assert (script.targets[start:] != NOTHING).any()
 
 
-def test_only_the_default_voice_speaks_without_a_reference() -> None:
+def test_only_default_voice_speaks_without_reference() -> None:
     group = [utterance(f"{i} is said.".replace(str(i), "abcdefgh"[i]), 8, i) for i in range(4)]
     random = np.random.default_rng(3)
     plain = {True: 0, False: 0}
@@ -126,14 +128,14 @@ def test_only_the_default_voice_speaks_without_a_reference() -> None:
 
 
 def with_silence(said: Utterance, frames: int) -> Utterance:
-    """``said`` after so many silent frames."""
+    """Return ``said`` after ``frames`` silent frames."""
     silence = np.full((frames, BOOKS), 7)
     place = np.concatenate([np.full(frames, said.place[0]), said.place])
     return Utterance(said.text, np.concatenate([silence, said.codes]), place.astype(np.float32))
 
 
-def test_the_first_turn_begins_at_once_and_the_others_after_their_pause() -> None:
-    """One silent frame is left: the first letter may begin within it."""
+def test_first_turn_begins_at_once_and_others_after_pause() -> None:
+    """One silent frame is kept, since the first letter may begin within it."""
     random = np.random.default_rng(0)
     said = [utterance(f"{word}.", 6, i) for i, word in enumerate(("one", "two", "ten"))]
     late = [with_silence(turn, 4) for turn in said]
@@ -150,8 +152,8 @@ def test_the_first_turn_begins_at_once_and_the_others_after_their_pause() -> Non
     assert mumbled.at_once().codes.shape == mumbled.codes.shape
 
 
-def test_ends_of_utterances_are_guessed_as_often_as_their_middles() -> None:
-    """A network that rarely met the last frames made bursts of them, in three of four texts."""
+def test_guess_batches_include_ends_of_utterances() -> None:
+    """A network that rarely saw the last frames made bursts there, in three of four texts."""
     place = torch.arange(300.0)[:, None]
     said = guess.Pair(place.expand(-1, guess.INPUTS), torch.zeros(128), place)
     drawn = [guess._batch([said], step)[2] for step in range(40)]
@@ -163,8 +165,8 @@ def test_ends_of_utterances_are_guessed_as_often_as_their_middles() -> None:
     assert middle > 0.2
 
 
-def test_what_was_cut_from_a_recording_is_silence_to_the_guess() -> None:
-    """Codes go on to the end of the span: the network was not to be asked for what it never met."""
+def test_guess_pair_fills_cut_end_with_last_frame() -> None:
+    """Codes go on to the end of the span, so the network must have seen its last frames."""
     features = FakeTeacher().features("so", "af_heart")
     frames = features.span()[1]
     heard = torch.arange((frames - 2) * WIDTH).reshape(frames - 2, WIDTH).float()
@@ -175,8 +177,8 @@ def test_what_was_cut_from_a_recording_is_silence_to_the_guess() -> None:
     assert torch.equal(whole[-2:], heard[-1:].expand(2, -1))
 
 
-def test_levels_of_codes_are_those_of_the_sound_that_became_them() -> None:
-    """Hiss, whose mel bands all have about one amplitude; silence has that of the floor."""
+def test_levels_of_codes_match_encoded_sound() -> None:
+    """The sound is hiss, whose mel bands have about equal amplitudes; silence has the floor's."""
     random = np.random.default_rng(4)
     heights = np.repeat(random.uniform(-7, 0, 300), 4 * HOP)
     hiss = np.exp(heights) * random.standard_normal(len(heights))
@@ -194,13 +196,13 @@ def test_levels_of_codes_are_those_of_the_sound_that_became_them() -> None:
 
 
 @pytest.mark.parametrize(("loud", "silent", "kept"), [(9, 20, 13), (9, 2, 11), (0, 6, 6)])
-def test_little_of_the_silence_at_the_end_is_kept(loud: int, silent: int, kept: int) -> None:
-    """A full stop of Kokoro's is a third of a second."""
+def test_ending_keeps_little_of_final_silence(loud: int, silent: int, kept: int) -> None:
+    """Kokoro's pause for a full stop is a third of a second."""
 
     class Levels:
         def levels(self, codes: torch.Tensor) -> torch.Tensor:
             return torch.where(codes[:, :1] > 0, -2.0, -5.7).expand(-1, SUBFRAMES)
 
     codes = torch.cat([torch.ones(loud, BOOKS), torch.zeros(silent, BOOKS)]).long()
-    codes[:3] = 0  # what is silent before speech stays
+    codes[:3] = 0  # silence before speech is kept
     assert dataset.ending(codes, Levels()) == kept  # type: ignore[arg-type]

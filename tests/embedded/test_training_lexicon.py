@@ -1,4 +1,4 @@
-"""How the lexicon is made of misaki's."""
+"""Conversion of misaki's lexicon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 from embedded.training.lexicon import entries, pack
 
 
-def test_entries_take_the_usual_sounds_of_the_first_source() -> None:
+def test_entries_take_usual_sounds_of_first_source() -> None:
     certain = {
         "read": {"DEFAULT": "ɹˈid", "VBD": "ɹˈɛd"},
         "Mark": "mˈɑɹk",
@@ -25,7 +25,7 @@ def test_entries_take_the_usual_sounds_of_the_first_source() -> None:
     }
 
 
-def test_pack_gives_the_same_bytes_for_the_same_words() -> None:
+def test_pack_is_deterministic() -> None:
     words = {"b": "bˈE", "a": "ə"}
     assert pack(words) == pack(dict(reversed(words.items())))
     assert gzip.decompress(pack(words)).decode() == "a ə\nb bˈE\n"

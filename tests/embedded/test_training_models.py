@@ -1,4 +1,4 @@
-"""What is trained is what is shipped: networks against transformers, files against the service."""
+"""Training: networks compared with transformers, resumed runs, and exported checkpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small() -> TalkerNet:
     return net
 
 
-def test_the_backbone_is_qwen3() -> None:
+def test_backbone_equals_qwen3() -> None:
     from transformers import Qwen3Config, Qwen3Model
 
     net = small()
@@ -80,10 +80,12 @@ def script(seed: int) -> Script:
     return write([said], reference=None, transcript=False, random=random)
 
 
-def test_learning_lowers_the_losses_and_padding_does_not_matter() -> None:
+def test_learning_lowers_losses_and_padding_has_no_targets() -> None:
     net, batch = small(), [script(0), script(1)]
     before, guide_before, count = losses(net, batch)
-    assert int(count) == 2 * 10 + 2 * 2  # nine codes and an EOC; three more books, a row later each
+    assert (
+        int(count) == 2 * 10 + 2 * 2
+    )  # nine codes and an EOC; the last codebook ends two rows later
     ids, _rows, is_row, targets, look = collated([*batch, write_longer()])
     assert ids.shape[1] > collated(batch)[0].shape[1]
     assert not is_row[0, -5:].any()
@@ -124,18 +126,18 @@ def _trained(folder: Path, until: tuple[int, ...]) -> torch.Tensor:
     return module.weight.detach().clone()
 
 
-def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+def test_resumed_run_equals_uninterrupted_run(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     assert torch.equal(_trained(tmp_path / "a", (12,)), _trained(tmp_path / "b", (4, 12)))
 
 
-def test_a_run_that_diverges_stops(tmp_path: Path) -> None:
+def test_progress_stops_run_with_nan_loss(tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError, match="loss is nan at step 0"):
         Progress("x", tmp_path, 3).note(loss=float("nan"))
 
 
-def test_progress_stops_a_run_that_diverges(tmp_path: Path) -> None:
+def test_progress_stops_run_with_exploding_loss(tmp_path: Path) -> None:
     progress = Progress("x", tmp_path, 3)
     for loss in (2.0, 1.0, 6.0, 0.5):
         progress.note(loss=loss)
@@ -146,7 +148,7 @@ def test_progress_stops_a_run_that_diverges(tmp_path: Path) -> None:
 def test_codec_training_improves_encoder_and_decoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few steps on one sound: what is decoded comes nearer to it, and so does what is encoded."""
+    """After a few steps on one sound, the errors of both are smaller."""
     for module in (decoder_training, encoder_training):
         monkeypatch.setattr(module, "_TESTED", 1)
     torch.manual_seed(0)
@@ -171,8 +173,8 @@ def test_codec_training_improves_encoder_and_decoder(
     assert {f.name for f in tmp_path.iterdir()} == states
 
 
-def test_decoder_hears_no_later_frame(tmp_path: Path) -> None:
-    """Of one that has learned something from weights that looked ahead: bit for bit none."""
+def test_trained_decoder_is_causal(tmp_path: Path) -> None:
+    """Earlier samples are equal bit for bit, although the weights before training looked ahead."""
     torch.manual_seed(0)
     model, random = new_model(decoder_hidden=32, encoder_hidden=4), np.random.default_rng(0)
     ahead = {
@@ -191,7 +193,7 @@ def test_decoder_hears_no_later_frame(tmp_path: Path) -> None:
     assert not torch.equal(a[13 * HOP : 14 * HOP], b[13 * HOP : 14 * HOP])
 
 
-def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
+def test_resample_keeps_low_and_removes_high_frequencies() -> None:
     time = np.arange(24000) / 24000
     low, high = np.sin(2 * np.pi * 1000 * time), np.sin(2 * np.pi * 11000 * time)
     made = resample(torch.tensor(low)[None], 24000, 16000)[0].numpy()
@@ -201,7 +203,7 @@ def test_resampling_keeps_what_fits_and_removes_what_does_not() -> None:
     assert resample(torch.tensor(high)[None], 24000, 16000).abs()[0, 200:-200].max() < 0.02
 
 
-def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
+def test_exported_tokenizer_builds_prompts(tmp_path: Path) -> None:
     codec = SimpleNamespace(config=SimpleNamespace(to_dict=dict))
     export.tokenizer().save(str(tmp_path / "tokenizer.json"))
     family = HiggsV3()
@@ -211,13 +213,13 @@ def test_the_tokenizer_writes_prompts(tmp_path: Path) -> None:
     assert list(builder.build(text).ids[2:-1]) == [VOCABULARY[sign] for sign in sounds(text).text]
 
 
-def test_utterances_are_learned_as_the_front_end_gives_them() -> None:
+def test_sounded_utterance_matches_front_end() -> None:
     text, frames = "the two apples to eat.", 50
     place = np.linspace(0, len(text), frames, dtype=np.float32)
     codes = np.zeros((frames, 8), np.int64)
     made = sounded(Utterance(text, codes, place), np.random.default_rng(1))
     plain, said = normalise(text), sounds(text)
-    assert made.text == said.text  # by this seed none is left in letters
+    assert made.text == said.text  # with this seed none is left in letters
     for before, after in zip(plain.spans, said.spans, strict=True):
         inside = (place > before.start) & (place < before.end)
         assert ((made.place[inside] > after.start) & (made.place[inside] < after.end)).all()
@@ -248,8 +250,8 @@ save_file({"codes": codes[0], "samples": samples}, sys.argv[1] + "/expected.safe
 """
 
 
-def test_the_service_loads_what_is_exported(tmp_path: Path) -> None:
-    """And its decoder makes the samples that the class made in training."""
+def test_exported_checkpoint_is_loaded_by_service(tmp_path: Path) -> None:
+    """Its decoder makes the samples that the class made in training."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _WHOLE, str(tmp_path)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],

@@ -1,4 +1,4 @@
-"""The whole recipe on a fake teacher: from sentences to a checkpoint, broken off and resumed."""
+"""The training pipeline with a fake teacher: its stages, interruptions and checkpoint."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STEPS = 4
 
 
 class BrokenOff(Exception):
-    """The machine was switched off."""
+    """A simulated interruption of a stage."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +70,7 @@ def _small() -> Iterator[None]:
 
 
 def plan(work: Path, *more: str) -> train.Plan:
-    """Everything in a few steps."""
+    """Return a plan with a few steps for each stage."""
     steps = {
         "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
         "--sharpen-steps": STEPS,
@@ -84,7 +84,7 @@ def plan(work: Path, *more: str) -> train.Plan:
 
 
 def prepared(folder: Path) -> Path:
-    """A work folder with sentences, which Debian's WordNet need not be there for."""
+    """Make a work folder with sentences, so that Debian's WordNet is not needed."""
     folder.mkdir()
     random = Random(0)
     words = ["tea", "or", "me", "sing", "alone", "house", "river", "you", "again", "blue"]
@@ -95,14 +95,14 @@ def prepared(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(_small: None, tmp_path_factory: pytest.TempPathFactory) -> train.Plan:
-    """All stages but the first, in one go."""
+    """Run all stages but the first without interruption."""
     whole = plan(prepared(tmp_path_factory.mktemp("whole") / "work"))
     for stage in train.STAGES[1:]:
         train.run(stage, whole)
     return whole
 
 
-def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
+def test_pipeline_writes_checkpoint_that_can_be_trained_further(
     made: train.Plan, tmp_path: Path
 ) -> None:
     found = load_file(made.out / "model.safetensors")
@@ -124,7 +124,7 @@ def test_pipeline_writes_a_checkpoint_that_can_be_trained_further(
     assert (tmp_path / "gains.json").exists(), "what recites for the evaluation needs it"
 
 
-def test_clips_of_a_checkpoint_stay_unless_their_texts_change(
+def test_checkpoint_clips_are_kept_unless_their_texts_change(
     made: train.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken: list[str] = []
@@ -143,8 +143,8 @@ def test_clips_of_a_checkpoint_stay_unless_their_texts_change(
         assert torch.equal(codes.T.to(torch.int16), kept)
 
 
-def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_path: Path) -> None:
-    """A checkpoint's may be sharpened already."""
+def test_sharpen_refuses_decoder_from_checkpoint(made: train.Plan, tmp_path: Path) -> None:
+    """It may have been sharpened already."""
     elsewhere = replace(made, work=tmp_path, start=made.out)
     for name in ("speech", "quantiser.safetensors", "gains.json"):
         (tmp_path / name).symlink_to(made.work / name)
@@ -152,7 +152,7 @@ def test_only_a_decoder_of_this_work_folder_is_sharpened(made: train.Plan, tmp_p
         train.run("sharpen", elsewhere)
 
 
-def test_what_the_talker_says_is_made_once_there_is_one(
+def test_talker_utterances_require_trained_talker(
     made: train.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train.sampling, "draw", fake_draw)
@@ -165,7 +165,7 @@ def test_what_the_talker_says_is_made_once_there_is_one(
     assert not list(train._talked(plan(prepared(tmp_path / "fresh")), table))
 
 
-def test_the_sharpened_decoder_is_exported(made: train.Plan) -> None:
+def test_sharpened_decoder_is_exported(made: train.Plan) -> None:
     plain, sharp = (
         load_file(made.work / f"{stage}.state.safetensors")["model.fc2.weight"].bfloat16()
         for stage in ("decoder", "sharpen")
@@ -175,7 +175,7 @@ def test_the_sharpened_decoder_is_exported(made: train.Plan) -> None:
     assert not torch.equal(exported, plain)
 
 
-def test_the_rehearsed_talker_is_exported(made: train.Plan) -> None:
+def test_rehearsed_talker_is_exported(made: train.Plan) -> None:
     name = "layers.0.mlp.up_proj.weight"
     plain, rehearsed = (
         load_file(made.work / f"{stage}.state.safetensors")[f"model.{name}"]
@@ -189,10 +189,10 @@ def test_the_rehearsed_talker_is_exported(made: train.Plan) -> None:
 @pytest.mark.parametrize(
     "stage", ["speech", "codes", "guess", "decoder", "sharpen", "talker", "rehearse"]
 )
-def test_stage_broken_off_ends_the_same(
+def test_resumed_stage_equals_uninterrupted_stage(
     made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken off after the first state or part that is kept, and run again."""
+    """The stage is interrupted after the first state or part that is kept, and run again."""
     work = prepared(tmp_path / "work")
     before = train.STAGES[1 : train.STAGES.index(stage)]
     kept = {"speech": "speech", "quantiser": "quantiser.safetensors", "codes": "codes"}
@@ -236,8 +236,8 @@ def test_stage_broken_off_ends_the_same(
         assert not different
 
 
-def test_longer_run_goes_on_before_the_rate_fell(made: train.Plan, tmp_path: Path) -> None:
-    """As if it had been planned longer at first: not from the end, where the rate was nothing."""
+def test_extended_run_resumes_before_rate_fell(made: train.Plan, tmp_path: Path) -> None:
+    """It resumes where the rate began to fall, not at its end, where the rate was near zero."""
     torch.manual_seed(0)
     module = torch.nn.Linear(2, 2)
     rates = []
@@ -254,8 +254,8 @@ def test_longer_run_goes_on_before_the_rate_fell(made: train.Plan, tmp_path: Pat
     assert len(rates) == 8 + 10
 
 
-def test_shorter_run_can_be_made_longer_again(tmp_path: Path) -> None:
-    """Ended early, it keeps the state from which it fell; reading that changes nothing."""
+def test_shortened_run_can_be_extended_again(tmp_path: Path) -> None:
+    """The state at which the rate began to fall is kept. Reading it changes nothing."""
     module = torch.nn.Linear(2, 2)
 
     def went(steps: int, until: int) -> list[float]:
@@ -280,7 +280,7 @@ def test_shorter_run_can_be_made_longer_again(tmp_path: Path) -> None:
     assert module.bias.tolist() == [11, 11]
 
 
-def test_voices_are_equally_loud_once_levelled() -> None:
+def test_levelled_voices_are_equally_loud() -> None:
     random = np.random.default_rng(0)
     pitch, place = np.ones(20, np.int64), np.zeros(20, np.float32)
     said = [
@@ -292,7 +292,7 @@ def test_voices_are_equally_loud_once_levelled() -> None:
     assert levels == pytest.approx([0.1] * 3, rel=0.03)
 
 
-def test_each_group_has_one_voice_and_the_default_most() -> None:
+def test_voice_of_draws_voices_by_their_shares() -> None:
     drawn = [speech.voice_of(group, seed=1) for group in range(4000)]
     assert drawn == [speech.voice_of(group, seed=1) for group in range(4000)]
     shares = {voice: drawn.count(voice) / len(drawn) for voice in set(drawn)}
@@ -302,7 +302,7 @@ def test_each_group_has_one_voice_and_the_default_most() -> None:
     assert {voice.teacher for voice in export.VOICES} == set(speech.NAMED)
 
 
-def test_passages_are_sentences_in_their_order() -> None:
+def test_passages_keep_order_of_sentences() -> None:
     lines = [f"{corpus.number(i)} is said." for i in range(3000)]
     texts = dataset.passages(lines, seed=1)
     said = [lines.index(line.strip()) for text in texts for line in re.findall(r"[^.]+\.", text)]
@@ -313,7 +313,7 @@ def test_passages_are_sentences_in_their_order() -> None:
     assert 0.1 < sum(len(text) > 100 for text in texts) / len(texts) < 0.3
 
 
-def test_no_recording_is_louder_than_full_scale(made: train.Plan) -> None:
+def test_recordings_stay_within_full_scale(made: train.Plan) -> None:
     table, said = train.quantiser(made), next(train.spoken(made))
     loud = replace(said, samples=said.samples / np.abs(said.samples).max())
     peaks = [float(r.samples.abs().max()) for r in recordings([loud] * 8, table, 3)]
@@ -321,13 +321,13 @@ def test_no_recording_is_louder_than_full_scale(made: train.Plan) -> None:
     assert min(peaks) < 0.9
 
 
-def test_recordings_say_how_loud_they_are(made: train.Plan) -> None:
-    """What a louder recording's latents gain is what loudness is in the spectra."""
+def test_latents_of_recording_follow_loudness(made: train.Plan) -> None:
+    """The latents of a louder recording differ by its gain, as the spectra do."""
     table, said = train.quantiser(made), next(train.spoken(made))
     quiet, loud = recordings([said], table, 3)[0], recordings([said], table, 4)[0]
     gain = float((loud.samples.float().std() / quiet.samples.float().std()).log())
     unit = torch.zeros(1, len(table.mean))
-    unit[:, ::30] = 80**0.5  # a natural logarithm more in each of eighty bands
+    unit[:, ::30] = 80**0.5  # one neper more in each of eighty bands
     step = table.components(unit + table.mean)[0, :COMPONENTS]
     change = (loud.latents - quiet.latents).float()[:, :COMPONENTS]
     voiced = torch.from_numpy(said.pitch) > 0

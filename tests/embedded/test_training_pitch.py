@@ -1,4 +1,4 @@
-"""Pitch codes, the phase they carry, and the teacher's F0 and spectra."""
+"""Pitch codes and their phases, and the teacher's F0, spectra and durations."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _VALUES = HOP / F0_STEP  # F0 values in a frame
 
 
 def f0_of(frames: list[float]) -> np.ndarray:
-    """A contour that is constant within each frame."""
+    """Return an F0 contour that is constant within each frame."""
     at = (np.arange(round(len(frames) * _VALUES)) + 0.5) / _VALUES
     return np.array(frames, np.float32)[at.astype(int)]
 
 
-def test_pitch_code_leads_to_the_next_phase() -> None:
+def test_pitch_code_determines_next_phase() -> None:
     meant = np.array([0, 0, 100, 103, 111, 0, 0, 200, 190.5, 180])
     codes = codes_of(f0_of(list(meant)), len(meant))
     assert list(codes == 0) == list(meant == 0)
     periods, phase = periods_of(codes)
-    # an F0 value is 12.5 ms, so a frame hears a little of its neighbours
+    # An F0 value lasts 12.5 ms, so a frame includes a little of its neighbours.
     assert np.abs(periods / 0.04 - meant)[[3, 8]].max() < 2.5
     assert phase[2] == phase[7] == 0, "a voiced stretch begins at a period's beginning"
     for t in (3, 4, 8, 9):
@@ -53,19 +53,19 @@ def test_pitch_codes_all_differ() -> None:
     assert (distance + phases + np.eye(PITCH_CODES)).min() > 1e-3
 
 
-def test_contour_joins_frames_without_a_seam() -> None:
+def test_contour_joins_frames_without_seam() -> None:
     rise = [*np.linspace(90, 180, 12), *np.linspace(180, 110, 12)]
     theta = contour(codes_of(f0_of(rise), 24))
     speed = np.diff(theta % 1)
-    speed = speed[np.abs(speed) < 0.5]  # all but the steps from a period to the next
+    speed = speed[np.abs(speed) < 0.5]  # without the steps between two periods
     assert speed.min() > 85 / RATE
     assert speed.max() < 190 / RATE
     assert np.abs(np.diff(speed)).max() < 1e-4
 
 
-def test_contour_bends_for_a_phase_that_does_not_fit() -> None:
+def test_contour_bends_for_inconsistent_phase() -> None:
     codes = codes_of(f0_of([125.0] * 10), 10)
-    codes[5] += 3  # three eighths of a period too far on
+    codes[5] += 3  # three eighths of a period ahead
     theta = contour(codes)
     inside = np.diff(theta.reshape(10, HOP), axis=1) * RATE
     assert inside.min() > 100
@@ -76,8 +76,8 @@ def test_contour_bends_for_a_phase_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("begin", [0, 1200])
-def test_quantised_f0_sums_to_the_codes_phase(begin: int) -> None:
-    """Integrated value by value, F0 is where the codes' contour is, whatever came before."""
+def test_quantised_f0_sums_to_phase_of_codes(begin: int) -> None:
+    """The sum of the F0 values follows the codes' contour, whatever came before."""
     sung = [0, 0, 0, *np.linspace(120, 160, 20), 0, 0, *np.linspace(210, 150, 20), 0, 0]
     meant = np.concatenate([np.zeros(begin // F0_STEP, np.float32), f0_of(sung)])
     codes = codes_of(meant[begin // F0_STEP :], len(sung))
@@ -89,12 +89,12 @@ def test_quantised_f0_sums_to_the_codes_phase(begin: int) -> None:
     off = (phase[voiced] - theta[at[voiced]] + 0.5) % 1 - 0.5
     assert len(voiced) > 110
     assert np.abs(off - np.median(off)).max() < 1e-3
-    # neighbours differ by rounding to an eighth of a period alone
+    # F0 is changed only by rounding to an eighth of a period.
     near = np.abs(said - meant)[voiced[8:60]] / meant[voiced[8:60]]
     assert near.max() < 1 / (120 * 0.04 * PHASES)
 
 
-def test_spectra_see_a_tone_in_its_band() -> None:
+def test_spectra_show_tone_in_its_band() -> None:
     time = np.arange(10 * HOP) / RATE
     tone = torch.from_numpy((0.3 * np.sin(2 * np.pi * 1000 * time)).astype(np.float32))
     found = spectra(tone)
@@ -111,7 +111,7 @@ def test_spectra_see_a_tone_in_its_band() -> None:
     assert SUBFRAMES * len(found) == len(spectra(tone).reshape(-1, CEPSTRA))
 
 
-def test_places_follow_the_durations() -> None:
+def test_places_follow_durations() -> None:
     text = "tea or me"
     reading, teacher = fake_reading(text, british=False), FakeTeacher()
     features = teacher.features(reading.phonemes, "af_heart")
@@ -127,7 +127,7 @@ def test_places_follow_the_durations() -> None:
     assert found[-1] == pytest.approx(len(text), abs=1)
 
 
-def test_symbols_are_heard_75_ms_before_their_durations_begin() -> None:
+def test_symbols_start_75_ms_before_their_durations() -> None:
     features = FakeTeacher().features("tea", "af_heart")
     begin, _ = features.span()
     first = int(features.durations[0]) * UNIT
@@ -135,7 +135,7 @@ def test_symbols_are_heard_75_ms_before_their_durations_begin() -> None:
     assert features.starts_s()[1] == pytest.approx((first - begin) / RATE - 0.075)
 
 
-def test_a_symbol_that_begins_at_once_is_not_before_the_first_sample() -> None:
+def test_symbols_do_not_start_before_first_sample() -> None:
     features = FakeTeacher().features("tea", "af_heart")
     features.durations[0] = 1
     assert features.span()[0] == 0

@@ -1,4 +1,4 @@
-"""Training's precision: what Muon does without bfloat16 is what PyTorch's does."""
+"""Training precision: Muon in float32, and the choice of bfloat16 by device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from embedded.training.precision import Float32Muon, autocast, muon, orthogonali
 
 
 @pytest.mark.parametrize("shape", [(12, 40), (40, 12), (16, 16)])
-def test_float32_muon_moves_as_pytorch_muon_does(shape: tuple[int, int]) -> None:
-    """But for bfloat16's rounding there: within 2 % of the way, over several steps."""
+def test_float32_muon_follows_pytorch_muon(shape: tuple[int, int]) -> None:
+    """PyTorch's rounds to bfloat16, so they may differ by 2 % of the distance after some steps."""
     torch.manual_seed(1)
     start = torch.randn(shape)
     ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
@@ -30,13 +30,13 @@ def test_float32_muon_moves_as_pytorch_muon_does(shape: tuple[int, int]) -> None
     assert names[0] == names[1], "a run's kept state fits either"
 
 
-def test_orthogonalised_has_singular_values_near_one() -> None:
+def test_orthogonalised_matrix_has_singular_values_near_one() -> None:
     torch.manual_seed(2)
     values = torch.linalg.svdvals(orthogonalised(torch.randn(24, 60)))
     assert 0.6 < values.min() <= values.max() < 1.3
 
 
-def test_muon_and_autocast_follow_what_the_device_multiplies(
+def test_muon_and_autocast_use_bfloat16_only_if_device_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrix = torch.nn.Parameter(torch.ones(2, 3))

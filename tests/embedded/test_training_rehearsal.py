@@ -1,4 +1,4 @@
-"""Drawing what the talker says, and learning from what was understood of it."""
+"""Rehearsals: sampling of the talker's utterances, and learning from the words understood."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def small(seed: int = 0) -> TalkerNet:
 
 
 def prompt(text: str, clip: int = 0) -> Script:
-    """A script up to its last ``<|audio|>``."""
+    """Return a script up to its last ``<|audio|>``."""
     random = np.random.default_rng(len(text))
     said = Utterance("no.", random.integers(0, 1024, (clip or 1, BOOKS)), np.zeros(clip or 1))
     turn = Utterance(text, np.zeros((1, BOOKS), np.int64), np.zeros(1, np.float32))
@@ -57,7 +57,7 @@ def prompt(text: str, clip: int = 0) -> Script:
 
 @torch.no_grad()
 def slowly(net: TalkerNet, script: Script, longest: int) -> tuple[list[list[int]], bool]:
-    """What :func:`draw` says at temperature 0, each row by a pass through the whole network."""
+    """Draw as :func:`draw` does at temperature 0, but with a full pass of the network per row."""
     ids, rows = torch.from_numpy(script.ids)[None], torch.from_numpy(script.rows)[None]
     is_row = torch.from_numpy(script.is_row)[None]
     said: list[list[int]] = []
@@ -81,11 +81,11 @@ def slowly(net: TalkerNet, script: Script, longest: int) -> tuple[list[list[int]
     return [[said[t + book][book] for book in range(ACTIVE)] for t in range(count)], bool(ends)
 
 
-def test_draw_says_what_the_whole_network_says_row_by_row() -> None:
-    """Of prompts of several lengths in one batch; one of them ends."""
+def test_draw_equals_full_network_pass_for_each_row() -> None:
+    """The batch has prompts of several lengths. One of the utterances ends."""
     net = small()
     prompts = [prompt("go on."), prompt("stay, will you?", clip=5), prompt("a", clip=3)]
-    with torch.no_grad():  # the first one's fifth row is to be its last
+    with torch.no_grad():  # makes the fifth row of the first prompt the last
         codes, ended = slowly(net, prompts[0], 12)
         assert not ended
         net.audio[EOC] = 1.001 * net.audio[codes[4][0]]
@@ -98,7 +98,7 @@ def test_draw_says_what_the_whole_network_says_row_by_row() -> None:
         assert not one.codes[:, ACTIVE:].any()
 
 
-def test_draw_depends_on_the_seed_and_draws_the_likelier_codes() -> None:
+def test_draw_depends_on_seed_and_respects_top_k_and_top_p() -> None:
     net, prompts = small(), [prompt("go on.")] * 4
     warm = Drawing(temperature=1.0, top_k=3, top_p=1.0, longest=8)
     first, same, other = (draw(net, prompts, warm, seed) for seed in (1, 1, 2))
@@ -132,11 +132,11 @@ def test_draw_depends_on_the_seed_and_draws_the_likelier_codes() -> None:
         ("well", [0, 0, 0, 0]),
     ],
 )
-def test_understood_words_are_those_heard_in_their_order(heard: str, good: list[float]) -> None:
+def test_understood_scores_words_by_alignment(heard: str, good: list[float]) -> None:
     assert understood(["the", "cat", "sat", "down"], heard.split()).tolist() == good
 
 
-def test_usable_texts_have_usual_words_that_are_read_as_written() -> None:
+def test_usable_texts_have_usual_words_read_as_written() -> None:
     assert usable("the house is by the river.")
     assert not usable("avarice misconstrual jig disoblige."), "rows of rare words"
     assert not usable("go to it."), "too short"
@@ -144,8 +144,8 @@ def test_usable_texts_have_usual_words_that_are_read_as_written() -> None:
     assert not usable("a house by the river " * 5)
 
 
-def test_passages_are_of_whole_sentences_and_no_longer_than_they_shall_be() -> None:
-    """Which are told apart, or go on after a comma or "and"."""
+def test_passage_joins_whole_sentences_up_to_length() -> None:
+    """They stay separate, or are joined by a comma or "and"."""
     lines = ["the house is by the river.", "is it far?", "it is not."]
     random, seen = np.random.default_rng(0), set[str]()
     for longest in range(40, 160):
@@ -161,7 +161,7 @@ def test_passages_are_of_whole_sentences_and_no_longer_than_they_shall_be() -> N
 
 
 def take(codes: Ints, good: list[float]) -> Take:
-    """Of "go on now." after a clip."""
+    """Return a take of "go on now." after a clip."""
     voice = Voice("no.", np.zeros((2, BOOKS), np.int64))
     script = rehearsal._script(voice, "go on now.", codes, np.random.default_rng(0))
     first, begin = (rehearsal._last(script, mark) for mark in ("<|text|>", "<|audio|>"))
@@ -173,7 +173,7 @@ def take(codes: Ints, good: list[float]) -> Take:
     )  # fmt: skip
 
 
-def test_praise_is_of_words_said_better_than_in_other_takes() -> None:
+def test_praise_compares_words_with_other_takes() -> None:
     codes = np.zeros((9, BOOKS), np.int64)
     takes = [take(codes, [1, 1, 0]), take(codes, [1, 0, 0])]
     when = np.repeat([0, 1, 2], 3)
@@ -186,7 +186,7 @@ def test_praise_is_of_words_said_better_than_in_other_takes() -> None:
 
 @pytest.fixture
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of four short texts; a network this small has to learn faster."""
+    """Rounds of four short texts, and a higher rate for the small network."""
     monkeypatch.setattr(rehearsal, "TEXTS", 4)
     monkeypatch.setattr(rehearsal, "_PASSAGES", 0.0)
     monkeypatch.setattr(rehearsal, "_RATE", 5e-3)
@@ -194,7 +194,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @torch.no_grad()
 def likelihood(net: TalkerNet, takes: list[Take]) -> float:
-    """Mean log likelihood of the codes of codebook 0."""
+    """Return the mean log likelihood of the codes of codebook 0."""
     total = []
     for one in takes:
         s = one.script
@@ -207,7 +207,7 @@ def likelihood(net: TalkerNet, takes: list[Take]) -> float:
 
 
 @pytest.mark.usefixtures("_few")
-def test_learning_makes_what_was_understood_likelier() -> None:
+def test_learning_raises_likelihood_of_understood_takes() -> None:
     net, began = small(), small()
     random = np.random.default_rng(0)
     groups = [
@@ -234,8 +234,8 @@ def test_learning_makes_what_was_understood_likelier() -> None:
 
 
 @pytest.mark.usefixtures("_few")
-def test_utterances_go_on_beginning_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first frame's codes change less than without a penalty of their own."""
+def test_first_frame_penalty_limits_change_of_first_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a larger weight of the penalty, the first frame's codes change less."""
     random = np.random.default_rng(0)
     groups = [
         [
@@ -268,7 +268,7 @@ def test_utterances_go_on_beginning_as_they_did(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("_few")
-def test_takes_all_alike_teach_nothing() -> None:
+def test_equal_takes_do_not_change_network() -> None:
     net = small()
     same = [take(np.zeros((9, BOOKS), np.int64), [1, 0, 1]) for _ in range(3)]
     one = Rehearsal(net, small(), {}, ["the house is by the river."], _listen, 0)
@@ -280,12 +280,14 @@ def test_takes_all_alike_teach_nothing() -> None:
 
 
 def _listen(said: Sequence[Ints]) -> list[str]:
-    """Hears the text, but for its last word if the first code is even."""
+    """Recognise the text, with a wrong last word if the first code is even."""
     return ["the house is by the " + ("river" if codes[0, 0] % 2 else "rival") for codes in said]
 
 
 @pytest.mark.usefixtures("_few")
-def test_takes_are_said_by_all_voices_and_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takes_are_drawn_with_voices_and_scored_by_recogniser(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[Script] = []
 
     def drawn(_net: TalkerNet, prompts: list[Script], drawing: Drawing, seed: int) -> list[Drawn]:
@@ -319,6 +321,6 @@ def test_takes_are_said_by_all_voices_and_heard(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_nothing_to_rehearse_is_an_error() -> None:
+def test_rehearsal_without_usable_texts_raises() -> None:
     with pytest.raises(ValueError, match="none of the texts"):
         Rehearsal(small(), small(), {}, ["avarice jig."], _listen, 0)

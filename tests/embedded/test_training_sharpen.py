@@ -1,4 +1,4 @@
-"""The decoder's speech with its formants brought out, and the decoder that learns to say it so."""
+"""Sharpening of the decoder: its filters, and training on their output and against bursts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ VOICED, UNVOICED = np.full(FRAMES, 300), np.zeros(FRAMES, np.int64)
 
 
 def hum(contrast: float = 0.4) -> torch.Tensor:
-    """A tone of 125 Hz whose harmonics rise and fall by ``contrast`` nepers every 1,200 Hz: a
-    ripple at quefrency 20 alone.
+    """A tone of 125 Hz whose harmonics rise and fall by ``contrast`` nepers every 1,200 Hz,
+    which is a ripple at quefrency 20 only.
     """
     t = np.arange(FRAMES * HOP) / RATE
     heights = 125.0 * np.arange(1, 90)
@@ -39,7 +39,7 @@ def hum(contrast: float = 0.4) -> torch.Tensor:
 
 
 def ripple(samples: torch.Tensor) -> float:
-    """How far the harmonics rise and fall every 1,200 Hz, by a transform of a whole second."""
+    """Measure how far the harmonics rise and fall every 1,200 Hz, by a transform of one second."""
     middle = samples[HOP * 6 :][:RATE].double().numpy()
     heights = 125 * np.arange(4, 85)
     log = np.log(np.abs(np.fft.rfft(middle))[heights])
@@ -49,8 +49,8 @@ def ripple(samples: torch.Tensor) -> float:
     return float(wave @ (log - trend) / (wave @ wave))
 
 
-def test_formants_of_voiced_speech_are_brought_out_and_loudness_stays() -> None:
-    """At quefrency 20 by 2.2, whatever the phases."""
+def test_sharpened_raises_formants_and_keeps_loudness() -> None:
+    """The factor at quefrency 20 is 2.2, whatever the phases."""
     plain = hum()
     made = sharpen.sharpened(plain, VOICED)
     assert ripple(plain) == pytest.approx(0.4, abs=0.02)
@@ -58,7 +58,7 @@ def test_formants_of_voiced_speech_are_brought_out_and_loudness_stays() -> None:
     assert float(made.square().mean() / plain.square().mean()) == pytest.approx(1, abs=0.05)
 
 
-def test_unvoiced_speech_stays_as_it_is() -> None:
+def test_sharpened_keeps_unvoiced_speech() -> None:
     hiss = torch.from_numpy(np.random.default_rng(0).standard_normal(FRAMES * HOP)).float() * 0.05
     torch.testing.assert_close(sharpen.sharpened(hiss, UNVOICED), hiss, atol=1e-5, rtol=0)
     half = np.where(np.arange(FRAMES) < FRAMES // 2, VOICED, UNVOICED)
@@ -68,20 +68,20 @@ def test_unvoiced_speech_stays_as_it_is() -> None:
     assert not torch.allclose(made[:later], hiss[:later], atol=1e-3)
 
 
-def test_silence_stays_silent() -> None:
+def test_sharpened_keeps_silence() -> None:
     made = sharpen.sharpened(torch.zeros(FRAMES * HOP), VOICED)
     assert float(made.abs().max()) < 1e-6
 
 
-def test_speech_gets_the_spectra_that_codes_say() -> None:
-    """As loud, and as rippled, as the other tone of the same phases is."""
+def test_as_coded_gives_speech_wanted_spectra() -> None:
+    """The result has the level and ripple of the other tone, whose phases are the same."""
     plain, other = hum(), 0.5 * hum(0.8)
     made = sharpen.as_coded(plain, spectra(other))
     inside = slice(3, -3)
     before = (spectra(plain) - spectra(other))[inside].square().mean()
     after = (spectra(made) - spectra(other))[inside].square().mean()
     assert float(after / before) < 0.02
-    heights = 125 * np.arange(2, 33)  # thirty cepstra say such ripples up to 4 kHz
+    heights = 125 * np.arange(2, 33)  # thirty cepstra represent such ripples up to 4 kHz
     log = [
         np.log(np.abs(np.fft.rfft(tone[HOP * 6 :][:RATE].double().numpy()))[heights])
         for tone in (plain, other, made)
@@ -90,22 +90,22 @@ def test_speech_gets_the_spectra_that_codes_say() -> None:
     assert np.abs(log[2] - log[1]).max() < 0.1
 
 
-def test_speech_that_has_these_spectra_stays_as_it_is() -> None:
+def test_as_coded_keeps_speech_with_wanted_spectra() -> None:
     plain = hum()
     torch.testing.assert_close(sharpen.as_coded(plain, spectra(plain)), plain, atol=1e-5, rtol=0)
 
 
-def test_no_frequency_changes_beyond_measure() -> None:
-    """Silence whose codes say a loud tone stays finite, and all but silent."""
+def test_as_coded_limits_change_of_each_frequency() -> None:
+    """Near-silence with the spectra of a loud tone stays nearly silent."""
     silence = torch.from_numpy(np.random.default_rng(0).standard_normal(FRAMES * HOP)).float()
     made = sharpen.as_coded(1e-6 * silence, spectra(hum()))
     assert float(made.abs().max()) < 1e-6 * 5 * np.exp(3)
 
 
-def test_decoder_learns_to_say_what_it_said_sharpened(
+def test_decoder_learns_its_sharpened_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the latents of the same codes; some voices count twice."""
+    """It learns from the latents of the same codes. Some voices count twice."""
     torch.set_num_threads(1)
     monkeypatch.setattr(decoder_training, "_TESTED", 1)
     torch.manual_seed(0)
@@ -136,9 +136,9 @@ def test_decoder_learns_to_say_what_it_said_sharpened(
     assert after["mel"] < before["mel"]
 
 
-def test_odd_pieces_are_of_several_utterances() -> None:
-    """A third each: runs of up to eight frames of several; spectra of one on a single pitch code,
-    or on the pitch, of another.
+def test_odd_pieces_mix_utterances() -> None:
+    """A third each: runs of up to eight frames of several utterances; spectra of one with a single
+    pitch code of another; spectra of one with the pitch of another.
     """
     pool = [
         decoder_training.Example(
@@ -163,7 +163,7 @@ def test_odd_pieces_are_of_several_utterances() -> None:
     assert sum((one != other).any() for one, other in zip(spectral, pitch, strict=True)) > 8
 
 
-def test_half_of_the_odd_pieces_are_what_a_talker_said() -> None:
+def test_half_of_odd_pieces_are_from_talker_utterances() -> None:
     pool = [decoder_training.Example(torch.zeros(FRAMES, LATENT).half(), torch.zeros(FRAMES * HOP))]
     said = [torch.arange(20.0)[:, None].expand(-1, LATENT).half() + 100]
     made = decoder_training.odd_pieces(pool, np.random.default_rng(0), 24, 16, said)
@@ -174,8 +174,8 @@ def test_half_of_the_odd_pieces_are_what_a_talker_said() -> None:
     assert not made[12:].any()
 
 
-def test_the_hottest_are_those_near_a_burst() -> None:
-    """Cut so that their hottest frame is in the second half of any piece of them."""
+def test_hottest_returns_pieces_near_burst() -> None:
+    """Any sixteen consecutive frames of a piece have the hottest one in their second half."""
     torch.manual_seed(0)
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     cool = torch.zeros(FRAMES, LATENT)
@@ -199,10 +199,10 @@ def test_the_hottest_are_those_near_a_burst() -> None:
         assert torch.equal(piece, one[start : start + 24]), at
 
 
-def test_the_hottest_are_looked_for_again_whenever_state_is_kept(
+def test_hottest_is_searched_again_at_each_kept_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a run that goes on from its state takes the same ones as one that was not interrupted."""
+    """A resumed run therefore finds the same pieces as an uninterrupted one."""
     monkeypatch.setattr(decoder_training, "_TESTED", 1)
     torch.set_num_threads(1)
     said = [torch.randn(FRAMES, LATENT) for _ in range(40)]
@@ -240,13 +240,13 @@ def test_the_hottest_are_looked_for_again_whenever_state_is_kept(
     assert looked == [*once[:2], *once[1:]]
 
 
-def test_decoder_unlearns_what_becomes_a_burst(
+def test_burst_loss_lowers_heat_of_odd_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Odd pieces, after which its first block is too hot, whatever else it learns."""
+    """Only this loss is used. At first, odd pieces make the decoder's values too large."""
     torch.set_num_threads(1)
     monkeypatch.setattr(decoder_training, "_TESTED", 1)
-    monkeypatch.setattr(decoder_training, "_HOTTEST", 1.0)  # this decoder is small
+    monkeypatch.setattr(decoder_training, "_HOTTEST", 1.0)  # for this small decoder
     torch.manual_seed(0)
     model = new_model(decoder_hidden=32, encoder_hidden=4)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Training that goes on from a checkpoint: codes keep their meaning, weights are where it left."""
+"""Training that starts from a checkpoint: loaded weights, and codes that keep their meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head=16, ffn=48, guided=
 
 
 def said(count: int, frames: int = 20) -> list[Spoken]:
-    """Noise, loud and soft, with pitches of the right kind."""
+    """Return noise, loud and soft, with valid pitch codes."""
     random = np.random.default_rng(0)
     made = []
     for _ in range(count):
@@ -41,7 +41,7 @@ SAID = said(60)
 
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> Iterator[None]:
-    """The recipe with small networks, on noise."""
+    """Train small networks on noise."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "_ENCODER_HIDDEN", 4)
@@ -54,7 +54,7 @@ def _small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def old(_small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint to begin with, of untrained networks."""
+    """A checkpoint of untrained networks to start from."""
     torch.manual_seed(5)
     folder = tmp_path_factory.mktemp("old")
     heard = torch.cat([spectra(torch.from_numpy(one.samples)) for one in SAID])
@@ -67,14 +67,14 @@ def old(_small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plan(old: Path, tmp_path: Path) -> train.Plan:
-    """Go on from it."""
+    """A plan that starts from this checkpoint."""
     (tmp_path / "work").mkdir()
     options = ["all", "--from", str(old), "--work", str(tmp_path / "work"), "--hidden", "32",
                "--out", str(tmp_path / "new"), "--decoder-steps", "3"]  # fmt: skip
     return train.plan_of(options)[1]
 
 
-def test_one_part_is_trained_and_all_else_stays_bit_for_bit(plan: train.Plan, old: Path) -> None:
+def test_decoder_training_keeps_other_weights_bit_for_bit(plan: train.Plan, old: Path) -> None:
     train.decoder(plan)
     train.write(plan)
     before, after = (load_file(folder / "model.safetensors") for folder in (old, plan.out))
@@ -87,7 +87,7 @@ def test_one_part_is_trained_and_all_else_stays_bit_for_bit(plan: train.Plan, ol
         assert torch.equal(tensor, load_file(plan.out / ANALYSIS)[name])
 
 
-def test_decoder_of_another_folder_goes_before_that_of_the_checkpoint(
+def test_decoder_from_other_folder_replaces_decoder_of_checkpoint(
     plan: train.Plan, tmp_path: Path
 ) -> None:
     """The folder needs no talker."""
@@ -109,8 +109,8 @@ def test_decoder_of_another_folder_goes_before_that_of_the_checkpoint(
     assert any(not torch.allclose(mixed[name], ours[name], atol=1e-4) for name in mixed)
 
 
-def test_it_begins_where_the_checkpoint_ended(plan: train.Plan) -> None:
-    """A step of no length leaves the checkpoint's own error; a new codec has another."""
+def test_training_starts_with_error_of_checkpoint(plan: train.Plan) -> None:
+    """A step at rate zero leaves the error of the checkpoint; a new codec has another."""
     pool = examples(SAID[:2], train.quantiser(plan))
     began = decoder_error(train.new_codec(plan), pool)
     train.decoder(replace(plan, rate=0.0, decoder_steps=1))
@@ -121,7 +121,7 @@ def test_it_begins_where_the_checkpoint_ended(plan: train.Plan) -> None:
     assert fresh["spectral"] != pytest.approx(began["spectral"], rel=1e-3)
 
 
-def test_the_codec_reads_the_codes_that_are_learned(plan: train.Plan) -> None:
+def test_codec_and_quantiser_have_equal_latents(plan: train.Plan) -> None:
     table = train.quantiser(plan)
     heard = spectra(torch.from_numpy(SAID[0].samples))
     codes = table.encode(heard, torch.from_numpy(SAID[0].pitch))
@@ -129,8 +129,8 @@ def test_the_codec_reads_the_codes_that_are_learned(plan: train.Plan) -> None:
     assert torch.allclose(table.latents(codes), theirs, atol=1e-5)
 
 
-def test_parts_that_are_not_there_stay_as_they_are(old: Path, tmp_path: Path) -> None:
-    """A warm start may be a decoder and its codebooks alone."""
+def test_warm_start_keeps_parts_missing_in_checkpoint(old: Path, tmp_path: Path) -> None:
+    """A checkpoint may have only a decoder and its codebooks."""
     kept = ("acoustic_decoder", "fc2", "quantizer")
     names = tuple(f"{export.CODEC}{part}." for part in kept)
     found = load_file(old / "model.safetensors")
@@ -149,8 +149,8 @@ def test_parts_that_are_not_there_stay_as_they_are(old: Path, tmp_path: Path) ->
     assert torch.equal(net.audio, untouched)
 
 
-def test_decoder_says_the_same_on_other_codebooks(old: Path) -> None:
-    """Components turned, scaled and moved: the same spectra, and the same samples from them."""
+def test_fill_decoder_adapts_decoder_to_other_codebooks(old: Path) -> None:
+    """Rotated, scaled and shifted components represent the same spectra, and give equal samples."""
     known = warm.quantiser_of(old)
     torch.manual_seed(7)
     turn, _ = torch.linalg.qr(torch.randn(COMPONENTS, COMPONENTS))
@@ -169,7 +169,7 @@ def test_decoder_says_the_same_on_other_codebooks(old: Path) -> None:
         )
 
 
-def test_encoder_keeps_what_does_not_depend_on_the_codebooks(old: Path) -> None:
+def test_fill_encoder_loads_only_parts_independent_of_codebooks(old: Path) -> None:
     theirs, ours = (tokenizer_model.new_model(32, 4) for _ in range(2))
     fresh = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
     warm.fill_codec(theirs, old)
@@ -184,7 +184,7 @@ def test_encoder_keeps_what_does_not_depend_on_the_codebooks(old: Path) -> None:
         warm.fill_encoder(tokenizer_model.new_model(32, 8), old)
 
 
-def test_reader_keeps_what_does_not_depend_on_the_spectral_codes(old: Path) -> None:
+def test_fill_reader_loads_layers_and_pitch_codes_only(old: Path) -> None:
     torch.manual_seed(6)
     net = TalkerNet(SMALL)
     fresh, theirs = net.audio.detach().clone(), load_file(old / "model.safetensors")
@@ -201,7 +201,7 @@ def test_reader_keeps_what_does_not_depend_on_the_spectral_codes(old: Path) -> N
         warm.fill_reader(TalkerNet(Shape(layers=2)), old)
 
 
-def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None:
+def test_warm_start_refuses_incompatible_checkpoint(old: Path, tmp_path: Path) -> None:
     with pytest.raises(warm.NotOurs, match="other networks"):
         warm.fill_codec(tokenizer_model.new_model(64, 4), old)
     with pytest.raises(warm.NotOurs, match="other networks"):
@@ -215,8 +215,8 @@ def test_what_cannot_be_gone_on_from_says_why(old: Path, tmp_path: Path) -> None
         warm.quantiser_of(tmp_path)
 
 
-def test_voice_that_ships_can_be_gone_on_from() -> None:
-    """Its networks are this recipe's, and its codebooks are those that its talker says."""
+def test_shipped_voice_is_valid_warm_start() -> None:
+    """Its networks have the shapes of this recipe, and only the talker's codebooks are not zero."""
     folder = Path(__file__).parents[2] / "embedded" / "checkpoint"
     table = warm.quantiser_of(folder)
     assert table.books.shape == (8, 1024, LATENT)

@@ -1,4 +1,4 @@
-"""A child process for the supervisor's tests: it echoes, and fails in every way on request."""
+"""A child process for the supervisor's tests: echoes messages, and fails on request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from ipc.framing import Fatal, Stop
 
 
 class Say(msgspec.Struct, tag="say", frozen=True):
-    """Echo ``text``; ``then`` is "go on", "die", "freeze", "print" (instead), "litter" (a
-    temporary file, whose path is echoed) or "beget" (a process of its own, whose id is echoed).
+    """Echo ``text``, then do ``then``: "go on", "die" or "freeze".
+
+    Or do one of these instead: "print" the text, "litter" (make a temporary file and echo its path)
+    or "beget" (start a process and echo its id).
     """
 
     text: str

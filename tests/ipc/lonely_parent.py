@@ -1,6 +1,7 @@
 """A parent process that starts one echoing child and waits to be killed.
 
-It prints the child's pid once the child is too busy to notice that its link has closed.
+It prints the child's pid when the child is about to freeze, so that it will not notice that its
+link has closed.
 """
 
 from __future__ import annotations

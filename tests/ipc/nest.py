@@ -1,4 +1,4 @@
-"""A supervisor of echoing children, for tests."""
+"""A supervisor of echoing children, for the tests of the supervisor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
 
 
 class Nest:
-    """A supervisor of echoing children, and what it told us."""
+    """A supervisor of echoing children, and a record of its callbacks."""
 
     def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
         sys.path.insert(0, str(HERE))
@@ -30,7 +30,7 @@ class Nest:
         self.phases: list[str] = []
         self.stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        #: What a test may put something else in place of.
+        #: Callbacks that a test may replace.
         self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
         self.on_down: Callable[[], object] = self._down
         program: Program[Said] = Program(
@@ -66,7 +66,7 @@ class Nest:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
     except FileNotFoundError:

@@ -17,8 +17,8 @@ class Note(msgspec.Struct, tag="note"):
     data: bytes
 
 
-def test_threads_do_not_mix_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for own in ("die_with_parent", "leave_signals_to_parent"):  # this process is no child
+def test_child_link_keeps_messages_of_threads_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for own in ("die_with_parent", "leave_signals_to_parent"):  # they would affect this process
         monkeypatch.setattr(child, own, lambda: None)
     parent, mine = socket.socketpair()
     with parent, ChildLink[Stop](mine.detach(), Stop) as link:

@@ -1,4 +1,4 @@
-"""The supervisor against a real child process that works, dies and hangs as told."""
+"""The supervisor, with a real child process that works, dies and hangs on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def nest() -> AsyncIterator[Nest]:
     await nest.supervisor.stop()
 
 
-async def test_ready_then_messages_both_ways(nest: Nest) -> None:
+async def test_supervisor_exchanges_messages_once_child_is_ready(nest: Nest) -> None:
     assert nest.supervisor.is_up
     assert nest.phases == ["think"]
     assert nest.pids == [nest.supervisor.pid]
@@ -37,7 +37,7 @@ async def test_ready_then_messages_both_ways(nest: Nest) -> None:
     assert nest.said == ["one", "two", "three" * 100_000]
 
 
-async def test_a_killed_child_is_started_again(nest: Nest) -> None:
+async def test_killed_child_is_restarted(nest: Nest) -> None:
     first = nest.supervisor.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -50,7 +50,7 @@ async def test_a_killed_child_is_started_again(nest: Nest) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_to_the_group_is_the_parents_affair(nest: Nest, number: int) -> None:
+async def test_child_ignores_sigint_and_sigterm(nest: Nest, number: int) -> None:
     assert nest.supervisor.pid is not None
     os.kill(nest.supervisor.pid, number)
     nest.supervisor.send(nest.say("here"))
@@ -58,13 +58,13 @@ async def test_a_signal_to_the_group_is_the_parents_affair(nest: Nest, number: i
     assert nest.downs == 0
 
 
-async def test_what_a_child_said_before_its_death_arrives(nest: Nest) -> None:
+async def test_last_message_of_dying_child_arrives(nest: Nest) -> None:
     nest.supervisor.send(nest.say("last words", then="die"))
     await nest.until(lambda: nest.downs == 1)
     assert nest.said == ["last words"]
 
 
-async def test_what_a_child_said_arrives_though_its_death_is_known_sooner(
+async def test_last_message_arrives_even_if_exit_is_seen_first(
     nest: Nest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = asyncio.StreamReader.read
@@ -75,14 +75,14 @@ async def test_what_a_child_said_arrives_though_its_death_is_known_sooner(
 
     monkeypatch.setattr(child_process, "_DRAIN_S", 30.0)
     monkeypatch.setattr(asyncio.StreamReader, "read", read_late)
-    nest.supervisor.send(nest.say("first"))  # for the read that waits already
+    nest.supervisor.send(nest.say("first"))  # for the read that is already waiting
     await nest.until(lambda: nest.said == ["first"])
     nest.supervisor.send(nest.say("last words", then="die"))
     await nest.until(lambda: nest.downs == 1)
     assert nest.said == ["first", "last words"]
 
 
-async def test_sending_to_a_dead_child_is_an_error(nest: Nest) -> None:
+async def test_send_to_dead_child_raises(nest: Nest) -> None:
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: nest.downs == 1)
     assert not nest.supervisor.is_up
@@ -91,7 +91,7 @@ async def test_sending_to_a_dead_child_is_an_error(nest: Nest) -> None:
 
 
 @pytest.mark.parametrize("how", ["freeze", "SIGSTOP"])
-async def test_a_hanging_child_is_killed(nest: Nest, how: str) -> None:
+async def test_hung_child_is_killed_and_restarted(nest: Nest, how: str) -> None:
     first = nest.supervisor.pid
     assert first is not None
     if how == "freeze":
@@ -103,12 +103,12 @@ async def test_a_hanging_child_is_killed(nest: Nest, how: str) -> None:
     assert not is_running(first)
 
 
-async def test_an_idle_child_is_not_taken_for_hanging(nest: Nest) -> None:
+async def test_idle_child_is_not_considered_hung(nest: Nest) -> None:
     await asyncio.sleep(2 * QUICK.hang_timeout_s)
     assert (nest.downs, len(nest.pids)) == (0, 1)
 
 
-async def test_fatal_fails_the_start_with_its_text() -> None:
+async def test_fatal_message_fails_start_with_its_text() -> None:
     nest = Nest("fatal")
     with pytest.raises(ChildFailed, match="nothing to echo with"):
         await nest.supervisor.start()
@@ -116,7 +116,7 @@ async def test_fatal_fails_the_start_with_its_text() -> None:
     await nest.supervisor.stop()
 
 
-async def test_a_child_that_always_dies_fails_the_start() -> None:
+async def test_start_fails_if_child_always_dies() -> None:
     nest = Nest("crash")
     with pytest.raises(ChildFailed, match="died before"):
         await nest.supervisor.start()
@@ -124,19 +124,19 @@ async def test_a_child_that_always_dies_fails_the_start() -> None:
     await nest.supervisor.stop()
 
 
-async def test_a_child_that_hangs_while_starting_is_killed() -> None:
+async def test_start_fails_if_child_always_hangs() -> None:
     nest = Nest("hang", Watch(start_timeout_s=1.5))
     with pytest.raises(ChildFailed):
         await nest.supervisor.start()
-    # on a busy machine a child may be given up before it has said a word
+    # On a busy machine a child may be killed before its first message.
     assert nest.supervisor.restarts == START_TRIES - 1
     assert len(nest.phases) <= START_TRIES
     assert set(nest.phases) <= {"think"}
     await nest.supervisor.stop()
 
 
-async def test_a_long_way_to_an_early_death_is_no_health() -> None:
-    """A large model loads for longer than a child that works must live to be thought well."""
+async def test_time_before_ready_does_not_count_as_healthy() -> None:
+    """Loading a large model takes longer than the time after which a child counts as healthy."""
     nest = Nest("hang", Watch(start_timeout_s=1.5, healthy_s=0.5))
     with pytest.raises(ChildFailed):
         async with asyncio.timeout(60):
@@ -145,7 +145,7 @@ async def test_a_long_way_to_an_early_death_is_no_health() -> None:
     await nest.supervisor.stop()
 
 
-async def test_stop_ends_the_child_and_starts_no_other(nest: Nest) -> None:
+async def test_stop_ends_child_without_restart(nest: Nest) -> None:
     pid = nest.supervisor.pid
     assert pid is not None
     await nest.supervisor.stop()
@@ -155,7 +155,7 @@ async def test_stop_ends_the_child_and_starts_no_other(nest: Nest) -> None:
     await nest.supervisor.stop()
 
 
-async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
+async def test_stop_kills_unresponsive_child(nest: Nest) -> None:
     pid = nest.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -163,7 +163,7 @@ async def test_stop_kills_a_child_that_does_not_listen(nest: Nest) -> None:
     assert not is_running(pid)
 
 
-async def test_stop_while_a_child_is_cleaned_up_leaves_nothing_behind(
+async def test_stop_during_cleanup_of_child_leaves_nothing_behind(
     nest: Nest, outputs: list[OutputLogger]
 ) -> None:
     await nest.supervisor.stop()
@@ -177,19 +177,19 @@ async def test_stop_while_a_child_is_cleaned_up_leaves_nothing_behind(
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: nest.stopping is not None and nest.stopping.done())
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)  # a zombie would still take it
+        os.kill(pid, 0)  # would succeed for a zombie
     await until_gone(grandchild)
     assert [output.is_closed for output in outputs] == [True]
 
 
-async def test_stop_during_a_launch_leaves_no_open_pipe(
+async def test_stop_during_launch_leaves_no_open_pipe(
     outputs: list[OutputLogger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launching = asyncio.Event()
     inherited: list[int] = []
 
     async def launch(*argv: object, stdout: IO[bytes], **options: object) -> None:
-        inherited.append(os.dup(stdout.fileno()))  # so the pipe does not end by itself
+        inherited.append(os.dup(stdout.fileno()))  # keeps the write end of the pipe open
         launching.set()
         await asyncio.Event().wait()
 
@@ -206,7 +206,7 @@ async def test_stop_during_a_launch_leaves_no_open_pipe(
 
 @pytest.fixture
 def outputs(monkeypatch: pytest.MonkeyPatch) -> list[OutputLogger]:
-    """What reads the output of each child that is launched from now on."""
+    """The readers of the output of all children launched from now on."""
     made: list[OutputLogger] = []
 
     def make(name: str) -> OutputLogger:
@@ -218,14 +218,14 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[OutputLogger]:
 
 
 async def until_gone(pid: int) -> None:
-    """Wait until a process that is not ours to reap has ended."""
+    """Wait until a process that is not our child has ended."""
     async with asyncio.timeout(60):
         while is_running(pid):
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("end", ["stop", "death"])
-async def test_what_a_child_has_started_does_not_outlive_it(nest: Nest, end: str) -> None:
+async def test_grandchild_does_not_outlive_child(nest: Nest, end: str) -> None:
     nest.supervisor.send(nest.say("", then="beget"))
     await nest.until(lambda: bool(nest.said))
     grandchild = int(nest.said[-1])
@@ -237,7 +237,7 @@ async def test_what_a_child_has_started_does_not_outlive_it(nest: Nest, end: str
     await until_gone(grandchild)
 
 
-async def test_stop_during_the_start_ends_the_waiting() -> None:
+async def test_stop_during_start_fails_start() -> None:
     nest = Nest("hang")
     start = asyncio.create_task(nest.supervisor.start())
     await nest.until(lambda: nest.phases == ["think"])
@@ -246,7 +246,7 @@ async def test_stop_during_the_start_ends_the_waiting() -> None:
         await start
 
 
-async def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
+async def test_cancelled_start_leaves_nothing_behind() -> None:
     nest = Nest("hang")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(nest.supervisor.start(), 0.5)
@@ -256,8 +256,8 @@ async def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
     assert nest.supervisor.pid is None
 
 
-async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
-    """A callback that raises ends the child; the start fails in the end."""
+async def test_start_fails_if_on_ready_raises() -> None:
+    """The exception ends each child, until the start fails."""
     nest = Nest()
 
     def broken(hello: object) -> None:
@@ -271,7 +271,7 @@ async def test_a_mistake_in_a_callback_is_no_endless_wait() -> None:
 
 @pytest.mark.parametrize("callback", ["on_progress", "on_down"])
 @pytest.mark.parametrize("error", [OSError("no space"), KeyError("mistake")], ids=["os", "own"])
-async def test_a_mistake_in_a_report_costs_no_child(
+async def test_exception_in_report_callback_does_not_stop_supervisor(
     nest: Nest, callback: str, error: Exception
 ) -> None:
     def broken(*args: object) -> None:
@@ -287,7 +287,7 @@ async def test_a_mistake_in_a_report_costs_no_child(
     assert nest.supervisor.is_up
 
 
-async def test_what_a_child_prints_is_logged(nest: Nest, caplog: pytest.LogCaptureFixture) -> None:
+async def test_child_output_is_logged_by_line(nest: Nest, caplog: pytest.LogCaptureFixture) -> None:
     nest.supervisor.send(nest.say("one line\nand another, then " + "x" * 100_000, then="print"))
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: len(nest.pids) == 2)
@@ -305,7 +305,7 @@ def is_there(path: str) -> bool:
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-async def test_temporary_files_of_a_child_go_with_it(nest: Nest, end: str) -> None:
+async def test_temporary_files_of_child_are_removed_at_its_end(nest: Nest, end: str) -> None:
     nest.supervisor.send(nest.say("", then="litter"))
     await nest.until(lambda: len(nest.said) == 1)
     litter = nest.said[0]
@@ -319,7 +319,7 @@ async def test_temporary_files_of_a_child_go_with_it(nest: Nest, end: str) -> No
     assert not is_there(os.path.dirname(litter))
 
 
-async def test_a_child_dies_with_its_parent() -> None:
+async def test_child_dies_with_its_parent() -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable,
         HERE / "lonely_parent.py",

@@ -1,4 +1,4 @@
-"""How long the supervisor waits: for a child that starts, and before it starts another."""
+"""Waiting times of the supervisor: for a starting child, and before a restart."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.ipc.nest import QUICK, Nest
 
 
 def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
-    """How long each restart was put off, of the deaths so far."""
+    """Return the delay of each restart so far."""
     return [record.restart_in_s for record in caplog.records if record.msg == "child ended"]
 
 
 async def kill(nest: Nest) -> None:
-    """End the child, and wait for the next."""
+    """Kill the child, and wait for the next one."""
     lives = len(nest.pids)
     assert nest.supervisor.pid is not None
     os.kill(nest.supervisor.pid, signal.SIGKILL)
     await nest.until(lambda: len(nest.pids) > lives)
 
 
-async def test_a_child_may_be_silent_and_idle_while_it_starts() -> None:
+async def test_starting_child_may_be_silent_and_idle() -> None:
     nest = Nest("slow", Watch(start_timeout_s=60.0, hang_timeout_s=1.0, still_timeout_s=0.5))
     await nest.supervisor.start()
     assert (len(nest.pids), nest.supervisor.restarts) == (1, 0)
@@ -39,7 +39,7 @@ async def test_a_child_may_be_silent_and_idle_while_it_starts() -> None:
     [(3600.0, [0.0, 0.5, 1.0]), (0.0, [0.0, 0.0, 0.0])],
     ids=["they die young", "they were of use"],
 )
-async def test_the_first_restart_is_at_once_and_later_ones_if_the_child_was_of_use(
+async def test_restart_is_immediate_at_first_and_after_healthy_child(
     healthy_s: float, pauses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     nest = Nest(watch=replace(QUICK, healthy_s=healthy_s))
@@ -51,10 +51,10 @@ async def test_the_first_restart_is_at_once_and_later_ones_if_the_child_was_of_u
     assert pauses_s(caplog) == pauses
 
 
-async def test_a_child_that_cannot_start_again_is_tried_more_and_more_slowly(
+async def test_restart_delay_grows_while_child_cannot_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """However useful the one before it was."""
+    """It grows even if the previous child was healthy."""
     nest = Nest(watch=replace(QUICK, healthy_s=0.0))
     await nest.supervisor.start()
     nest.supervisor._program.args[-1] = "crash"

@@ -1,4 +1,4 @@
-"""When a child is taken for hung: by scripted looks, and by the kernel's own words."""
+"""Hang detection: verdicts on scripted vitals, and vitals of real processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IDLE, BUSY = "time.sleep(600)", "while True: pass"
 
 
 def verdict(looks: list[tuple[float, float, Vitals | None]], timeout_s: float = 2.0) -> list:
-    """``(now, heard, vitals)`` of each look; the child may be idle and silent for 0.75 s."""
+    """Return the verdict on each ``(now, heard, vitals)``. Idle silence may last 0.75 s."""
     dog = Watchdog(0.25)
     return [dog.look(now, heard, timeout_s, 0.75, vitals) for now, heard, vitals in looks]
 
@@ -26,30 +26,30 @@ def every(step_s: float, until_s: float) -> list[float]:
     return [step_s * n for n in range(1, round(until_s / step_s) + 1)]
 
 
-def test_a_child_that_speaks_is_well() -> None:
+def test_watchdog_accepts_child_that_sends_messages() -> None:
     looks = [(now, now - 0.2, Vitals("S", 5)) for now in every(0.25, 60)]
     assert set(verdict(looks)) == {None}
 
 
-def test_a_silent_child_that_waits_for_nothing_is_found_within_a_second() -> None:
+def test_watchdog_reports_idle_silent_child_within_one_second() -> None:
     found = verdict([(now, 0.0, Vitals("S", 5)) for now in every(0.2, 1.0)])
     assert found[:3] == [None] * 3
     assert found[-1] == "idle"
 
 
 @pytest.mark.parametrize("state", ["R", "D", "t"])
-def test_a_child_that_waits_its_turn_is_given_time(state: str) -> None:
+def test_watchdog_gives_child_that_is_not_sleeping_full_timeout(state: str) -> None:
     found = verdict([(now, 0.0, Vitals(state, 5)) for now in every(0.2, 2.4)])
     assert set(found[:9]) == {None}
     assert found[-1] == "silent"
 
 
-def test_a_child_that_computes_is_given_time() -> None:
+def test_watchdog_does_not_report_computing_child_as_idle() -> None:
     looks = [(now, 0.0, Vitals("S", int(100 * now))) for now in every(0.2, 1.8)]
     assert set(verdict(looks)) == {None}
 
 
-def test_a_stopped_child_is_found_though_it_was_heard_just_now() -> None:
+def test_watchdog_reports_stopped_child_despite_recent_message() -> None:
     looks = [(now, now, Vitals("S", 5, is_stopped=True)) for now in every(0.2, 0.8)]
     assert verdict(looks) == [None, None, "stopped", "stopped"]
     once = [(0.2, 0.0, Vitals("T", 5, True)), (0.4, 0.4, Vitals("S", 5))] * 3
@@ -58,10 +58,8 @@ def test_a_stopped_child_is_found_though_it_was_heard_just_now() -> None:
 
 @pytest.mark.parametrize("vitals", [None, Vitals("S", 5)], ids=["no vitals", "idle"])
 @pytest.mark.parametrize("paused_at", [0.2, 0.3, 0.6])
-def test_a_pause_of_the_watching_process_is_no_silence(
-    vitals: Vitals | None, paused_at: float
-) -> None:
-    """The child speaks every quarter of a second; what it says in the pause is read late."""
+def test_watchdog_ignores_pause_of_its_own_process(vitals: Vitals | None, paused_at: float) -> None:
+    """The child sends a message every 0.25 s, and those sent during the pause are read late."""
     dog = Watchdog(0.2)
     heard = 0.0
     for step in range(1, 40):
@@ -72,7 +70,7 @@ def test_a_pause_of_the_watching_process_is_no_silence(
         assert dog.look(now, heard, 0.75, 0.5, vitals) is None
 
 
-def test_a_child_that_hangs_is_found_by_a_process_that_is_always_late() -> None:
+def test_watchdog_that_is_always_late_reports_hung_child() -> None:
     found = verdict([(1.0 * step, 0.0, Vitals("S", 5)) for step in range(10)])
     assert "idle" in found
 
@@ -100,7 +98,7 @@ def until(pid: int, state: str) -> Vitals:
     return vitals
 
 
-def test_the_kernel_tells_idle_busy_and_stopped(processes: list[subprocess.Popen[bytes]]) -> None:
+def test_vitals_distinguish_idle_busy_and_stopped(processes: list[subprocess.Popen[bytes]]) -> None:
     pid = start(processes, IDLE)
     assert not until(pid, "S").is_stopped
     os.kill(pid, signal.SIGSTOP)
@@ -115,7 +113,7 @@ def test_the_kernel_tells_idle_busy_and_stopped(processes: list[subprocess.Popen
         time.sleep(0.02)
 
 
-def test_a_stopped_grandchild_is_seen(processes: list[subprocess.Popen[bytes]]) -> None:
+def test_vitals_report_stopped_grandchild(processes: list[subprocess.Popen[bytes]]) -> None:
     pid = start(processes, f"print(subprocess.run([sys.executable, '-c', 'import time; {IDLE}']))")
     deadline = time.monotonic() + 60
     while not (found := children(pid)):
@@ -132,7 +130,7 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in listing.read().split()]
 
 
-def test_vitals_of_no_process_are_none(processes: list[subprocess.Popen[bytes]]) -> None:
+def test_vitals_of_ended_process_are_none(processes: list[subprocess.Popen[bytes]]) -> None:
     pid = start(processes, "pass")
     processes.pop().wait()
     assert read_vitals(pid) is None

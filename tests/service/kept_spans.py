@@ -1,4 +1,4 @@
-"""Traces that stay in memory, and what to make them of."""
+"""Tracing that keeps its spans in memory, and texts and ids for tests of traces."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Kept:
         return root
 
     def under(self, parent: ReadableSpan) -> dict[str, list[ReadableSpan]]:
-        """Its children by name, in order."""
+        """Return the children of ``parent`` by name, ordered by start."""
         found: dict[str, list[ReadableSpan]] = {}
         for span in sorted(self.spans, key=lambda span: span.start_time or 0):
             if span.parent is not None and span.parent.span_id == parent.context.span_id:
@@ -63,7 +63,7 @@ class Kept:
 
 
 async def speak(server: Gateway, **headers: str) -> int:
-    """Two sentences, the first in two pieces; how many samples came."""
+    """Speak two sentences, the first sent in two pieces; return the number of samples."""
     async with client(server.url, additional_headers=headers) as talk:
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text=FIRST[:8])

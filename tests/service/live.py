@@ -40,8 +40,9 @@ class Gateway:
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
     def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
-        """What the fakes make of one utterance, decoded in one piece; ``before`` is what its
-        conversation has said, a line for each utterance.
+        """Return the fakes' audio of one utterance, decoded in one piece.
+
+        ``before``: the earlier text of its conversation, one line per utterance.
         """
         request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
         frames = self.talker.frames_of(request, before)
@@ -55,16 +56,17 @@ class Gateway:
 
 
 def most_rows(lead_s: float, begun_at: float) -> float:
-    """How many rows a lead allows an utterance begun at that monotonic second, at a frame of 40 ms:
-    the lead, what may have been played, a chunk beyond the lead, two more in hand with their
-    lookahead, and what the talker makes before it pauses.
+    """Return the most rows that a lead allows an utterance begun at ``begun_at``, at 40 ms a frame.
+
+    They are the lead, the audio that may have been played, a chunk beyond the lead, two more in
+    hand with their lookahead, and the rows that the talker makes before it pauses.
     """
     played_s = time.monotonic() - begun_at
     return (lead_s + played_s) * 25 + 75 + 103 + 64 + 8
 
 
 class Server(uvicorn.Server):
-    """Ends when it is told; uvicorn looks ten times a second, which adds up over all tests."""
+    """Ends as soon as ``told`` is set; uvicorn polls ten times a second, which slows tests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -83,9 +85,10 @@ async def gateway(
     transcriber: Transcriber | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends; fails if a handler raised. Unless asked for, admission is not
-    measured: what a test sees must not hang on the machine's other work. Unknown voices are
-    refused, as they are with any model but the embedded one.
+    """Serve until the block ends; fail if a handler raised.
+
+    Admission is fixed by default, so that results do not depend on the load of the machine.
+    Unknown voices are refused, as with any model but the embedded one.
     """
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s)
@@ -108,7 +111,7 @@ async def gateway(
 
 
 class Client:
-    """Bare websockets and json: shares no code with the project's own client."""
+    """A client of plain websockets and json, which shares no code with the project's own one."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -124,7 +127,7 @@ class Client:
         return int(created["handle"])
 
     async def next(self) -> dict[str, Any] | AudioHeader:
-        """The next message; audio is kept, and its header returned."""
+        """Return the next message; audio is kept, and its header returned."""
         async with asyncio.timeout(60):
             data = await self.socket.recv()
         if isinstance(data, str):
@@ -134,7 +137,7 @@ class Client:
         return header
 
     async def until(self, kind: str, context_id: str | None = None) -> dict[str, Any]:
-        """Read on until a message of this kind; an error before it fails the test."""
+        """Read until a message of this kind; fail on an error before it."""
         while True:
             message = await self.next()
             if isinstance(message, AudioHeader):
@@ -144,7 +147,7 @@ class Client:
             assert message["type"] != "error", message
 
     async def error(self) -> dict[str, Any]:
-        """Read on until an error."""
+        """Read until an error."""
         while True:
             message = await self.next()
             if isinstance(message, dict) and message["type"] == "error":
@@ -159,7 +162,7 @@ class Client:
         return self.samples(handle)
 
     def samples(self, handle: int) -> Samples:
-        """A context's audio so far; checks sequence numbers and offsets."""
+        """Return a context's audio so far; check sequence numbers and offsets."""
         frames = self.audio.get(handle, [])
         offset = 0
         for number, (header, data) in enumerate(frames):
@@ -170,7 +173,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def client(url: str, **options: Any) -> AsyncIterator[Client]:
-    """A connected client that has had its greeting."""
+    """Connect a client and read its greeting."""
     async with connect(url, compression=None, **options) as socket:
         made = Client(socket)
         greeting = await made.next()
@@ -180,7 +183,7 @@ async def client(url: str, **options: Any) -> AsyncIterator[Client]:
 
 
 def write(c: Client, messages: list[dict[str, Any]]) -> None:
-    """One piece of TCP holds them all."""
+    """Write all messages in one piece of TCP."""
     frames = [Frame(Opcode.TEXT, json.dumps(message).encode()) for message in messages]
     c.socket.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
 

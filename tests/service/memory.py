@@ -1,7 +1,7 @@
-"""The application with fake engines, without a server or a network: requests and sockets over ASGI.
+"""The application with fake engines over ASGI, without a server or a network.
 
-For tests that are about what is said, not about how it travels. A client that stops reading holds
-``send`` up, as a full connection does.
+For tests of messages, not of their transport. A client that stops reading blocks ``send``, as a
+full connection does.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Refused(Exception):
 
 
 class Exchange:
-    """One ASGI request or socket as the other side of the application sees it."""
+    """One ASGI request or socket, as its client sees it."""
 
     def __init__(self, app: FastAPI, scope: dict[str, Any]) -> None:
         self._app, self._scope = app, scope
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._outgoing: asyncio.Queue[Message] = asyncio.Queue()
-        #: Cleared: nothing is taken, and the application waits in ``send``.
+        #: While cleared, nothing is read, and the application waits in ``send``.
         self.reading = asyncio.Event()
         self.reading.set()
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +57,7 @@ class Exchange:
         self._incoming.put_nowait(message)
 
     async def hear(self) -> Message:
-        """The application's next message. Fails where it has ended or raised."""
+        """Return the application's next message; fail if it has ended or raised."""
         assert self._task is not None
         coming = asyncio.ensure_future(self._outgoing.get())
         async with asyncio.timeout(_PATIENCE_S):
@@ -77,7 +77,7 @@ class Exchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Go away, and wait until the application has noticed."""
+        """Disconnect, and wait until the application has ended."""
         assert self._task is not None
         self.leave()
         self.reading.set()
@@ -85,7 +85,7 @@ class Exchange:
             await self._task
 
     def leave(self) -> None:
-        """Go away without a word."""
+        """Disconnect without a close."""
         kind = self._scope["type"]
         self.tell({"type": f"{kind}.disconnect", "code": 1006})
 
@@ -97,7 +97,7 @@ class MemorySocket(Exchange):
     subprotocol: str | None = None
 
     async def open(self) -> None:
-        """Shake hands. Raises Refused."""
+        """Perform the handshake. Raises Refused."""
         self.tell({"type": "websocket.connect"})
         answer = await self.hear()
         if answer["type"] == "websocket.accept":
@@ -111,7 +111,7 @@ class MemorySocket(Exchange):
         raise Refused(status, headers, json.loads(body or b"null"))
 
     def send(self, message: Any) -> None:
-        """Text or bytes as they are, anything else as JSON."""
+        """Send text or bytes as they are, anything else as JSON."""
         if isinstance(message, bytes):
             self.tell({"type": "websocket.receive", "bytes": message})
             return
@@ -119,7 +119,7 @@ class MemorySocket(Exchange):
         self.tell({"type": "websocket.receive", "text": text})
 
     async def next(self) -> dict[str, Any] | bytes | None:
-        """The next message, JSON as an object; None once the socket is closed."""
+        """Return the next message, JSON as an object; None once the socket is closed."""
         message = await self.hear()
         if message["type"] == "websocket.close":
             self.close_code = message.get("code", 1000)
@@ -129,7 +129,7 @@ class MemorySocket(Exchange):
 
 
 class Served:
-    """The application; ``http`` asks it whole requests."""
+    """The application; ``http`` sends it whole requests."""
 
     def __init__(
         self, app: FastAPI, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine
@@ -159,7 +159,7 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def socket(self, address: str, **headers: str) -> AsyncIterator[MemorySocket]:
-        """An open socket. Raises Refused."""
+        """Open a socket. Raises Refused."""
         scope = self._scope("websocket", address, headers)
         scope |= {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
         async with MemorySocket(self.app, scope) as socket:
@@ -168,14 +168,14 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def request(self, address: str, body: Any, **headers: str) -> AsyncIterator[Exchange]:
-        """A POST whose answer comes piece by piece."""
+        """Send a POST whose answer comes piece by piece."""
         scope = self._scope("http", address, {"content-type": "application/json", **headers})
         async with Exchange(self.app, scope | {"method": "POST"}) as exchange:
             exchange.tell({"type": "http.request", "body": json.dumps(body).encode()})
             yield exchange
 
     def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
-        """What the fakes make of one utterance, decoded in one piece."""
+        """Return the fakes' audio of one utterance, decoded in one piece."""
         request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
         frames = self.talker.frames_of(request, before)
         return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
@@ -191,7 +191,7 @@ class Served:
 async def served(
     talker: FakeTalker | None = None, codec_delay_s: float = 0.0, **settings: Any
 ) -> AsyncIterator[Served]:
-    """The started application until the block ends. Admission is not measured unless asked for."""
+    """Run the application until the block ends. Admission is fixed by default."""
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s)
     runtime = Runtime(

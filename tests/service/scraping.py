@@ -1,4 +1,4 @@
-"""What ``/metrics`` says."""
+"""Reads the samples of ``/metrics``."""
 
 from __future__ import annotations
 

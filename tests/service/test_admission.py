@@ -18,7 +18,7 @@ from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 
 
-def test_admission_counts_slots_and_hints_by_how_long_they_are_held(
+def test_retry_after_grows_with_time_slots_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
@@ -44,7 +44,7 @@ def refused(admission: Admission, speed: float = 1.0) -> CapacityError:
     return caught.value
 
 
-def test_lease_released_twice_gives_back_one_slot() -> None:
+def test_lease_released_twice_frees_one_slot() -> None:
     admission = Admission(2)
     lease = admission.acquire()
     with admission.acquire():
@@ -54,7 +54,7 @@ def test_lease_released_twice_gives_back_one_slot() -> None:
     assert admission.active == 0
 
 
-def test_lease_gives_back_its_own_slot_and_its_own_callers_account() -> None:
+def test_lease_release_counts_for_its_own_caller() -> None:
     ring = KeyRing(
         [ApiKey(id=k, tenant=k, sha256=digest_of(k)) for k in "ab"],
         {t: Limits(max_contexts=1) for t in "ab"},
@@ -67,18 +67,18 @@ def test_lease_gives_back_its_own_slot_and_its_own_callers_account() -> None:
     with pytest.raises(CapacityError) as caught:
         admission.acquire(ann)
     assert caught.value.code is ErrorCode.RATE_LIMITED
-    with serving(ben):  # whoever is served when it is released
+    with serving(ben):  # another caller is served during the release
         of_ann.release()
     assert {name: account.contexts for name, account in accounts.tenants()} == {"a": 0, "b": 1}
     of_ben.release()
     assert {name: account.contexts for name, account in accounts.tenants()} == {"a": 0, "b": 0}
 
 
-def test_admission_holds_the_measured_capacity_under_the_ceiling() -> None:
+def test_admission_capacity_is_measured_up_to_ceiling() -> None:
     admission, capacity = Admission(6), Capacity(CapacitySettings(0.04, 6))
     admission.measured = capacity
     assert admission.capacity == 6, "nothing is known yet"
-    capacity.codec.observe(100, 100 * 0.0068, 0.0)  # nearly six streams, four with room to spare
+    capacity.codec.observe(100, 100 * 0.0068, 0.0)  # nearly six streams, or four with a margin
     assert admission.capacity == 4
     for _ in range(4):
         admission.acquire()
@@ -87,7 +87,7 @@ def test_admission_holds_the_measured_capacity_under_the_ceiling() -> None:
     assert admission.capacity == 2
 
 
-def test_admission_counts_fast_speech_for_what_it_costs() -> None:
+def test_admission_weighs_slots_by_speed() -> None:
     admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
     admission.measured = capacity
     capacity.codec.observe(100, 100 * 0.0068, 0.0)
@@ -97,10 +97,10 @@ def test_admission_counts_fast_speech_for_what_it_costs() -> None:
         lease.release()
     assert admission.active == 0
     for _ in range(4):
-        admission.acquire(speed=0.5)  # slow speech is not made more slowly
+        admission.acquire(speed=0.5)  # slow speech is not generated more slowly
 
 
-def test_admission_always_admits_the_first() -> None:
+def test_admission_always_admits_first_context() -> None:
     admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
     admission.measured = capacity
     capacity.codec.observe(10, 10.0, 0.0)
@@ -108,7 +108,7 @@ def test_admission_always_admits_the_first() -> None:
     refused(admission)
 
 
-def test_gaps_of_a_worker_that_was_restarted_lower_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_after_worker_restart_do_not_lower_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, codec = Clock(monkeypatch), FakeCodecEngine(SPEC)
     pace = EnginePace(Settings(), FakeTalker(), codec)
     pace.capacity = Capacity(CapacitySettings(0.04, 16))
@@ -134,7 +134,7 @@ class Clock:
 
 
 class Rests:
-    """A SlotUser that has had nothing to do since ``since``."""
+    """A SlotUser that has rested since ``since``."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -151,7 +151,7 @@ def code_of_refusal(admission: Admission, caller: Caller) -> ErrorCode:
 
 
 def free_two_for_those_who_wait(admission: Admission) -> None:
-    """ANN holds all slots, BEN and CAT are refused, and two slots come free."""
+    """Let ANN hold all slots, refuse BEN and CAT, and free two slots."""
     leases = [admission.acquire(ANN) for _ in range(8)]
     for caller in (BEN, CAT):
         assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
@@ -159,7 +159,7 @@ def free_two_for_those_who_wait(admission: Admission) -> None:
     leases.pop().release()
 
 
-def test_client_alone_may_take_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_client_may_take_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
     admission.acquire(BEN).release()
     clock.now += 700.0
@@ -168,7 +168,7 @@ def test_client_alone_may_take_every_slot(monkeypatch: pytest.MonkeyPatch) -> No
     assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
 
 
-def test_last_slot_is_left_where_others_have_been_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_slot_is_reserved_for_recent_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
     admission.acquire(BEN).release()
     clock.now += 300.0
@@ -178,7 +178,7 @@ def test_last_slot_is_left_where_others_have_been_of_late(monkeypatch: pytest.Mo
     admission.acquire(BEN)
 
 
-def test_slot_that_comes_free_goes_to_the_client_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_slot_goes_to_waiting_client(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
     free_two_for_those_who_wait(admission)
     assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
@@ -189,14 +189,14 @@ def test_slot_that_comes_free_goes_to_the_client_who_waits(monkeypatch: pytest.M
     admission.acquire(CAT)
 
 
-def test_client_who_does_not_come_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_does_not_retry_loses_reserved_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8)
     free_two_for_those_who_wait(admission)
     clock.now += 60.0
-    admission.acquire(ANN)  # the other one is left for whoever comes
+    admission.acquire(ANN)  # the other slot is left for other clients
 
 
-def test_client_holds_no_more_than_the_share_that_is_set() -> None:
+def test_client_holds_at_most_max_share() -> None:
     admission = Admission(8, max_share=0.25)
     leases = [admission.acquire(ANN) for _ in range(2)]
     assert code_of_refusal(admission, ANN) is ErrorCode.RATE_LIMITED
@@ -205,7 +205,7 @@ def test_client_holds_no_more_than_the_share_that_is_set() -> None:
     admission.acquire(ANN)
 
 
-def test_slot_that_rests_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resting_slot_goes_to_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(3, rest_s=5.0)
     of_ben = admission.acquire(BEN)
     older, newer = admission.acquire(ANN), admission.acquire(ANN)
@@ -222,7 +222,7 @@ def test_slot_that_rests_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> Non
     assert admission.active == 3
 
 
-def test_slot_that_is_worked_in_is_never_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_in_use_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(1, rest_s=5.0)
     lease = admission.acquire(ANN)
     clock.now += 60.0
@@ -241,12 +241,12 @@ def test_slot_that_is_worked_in_is_never_taken_back(monkeypatch: pytest.MonkeyPa
         ("unknown", "unknown"),
     ],
 )
-def test_network_is_what_a_client_cannot_change_of_its_address(address: str, network: str) -> None:
+def test_network_of_is_ipv4_address_or_ipv6_prefix(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
-async def test_admission_follows_what_the_talker_was_measured_to_carry() -> None:
-    # A row takes 8 ms alone, and 40 ms, which is real time, where nine streams run.
+async def test_admission_follows_measured_talker_capacity() -> None:
+    # A row takes 8 ms with one stream, and 40 ms, which is real time, with nine.
     talker = FakeTalker(row_s=0.008, stream_s=0.004, frames_per_character=4, capacity=64)
     async with gateway(talker, admission="measured") as server, client(server.url) as talk:
         admission = server.runtime.admission

@@ -1,4 +1,4 @@
-"""``talkwire batch``: by engines and by a service, resumed, and never half a file by its name."""
+"""``talkwire batch``: with engines or a service, resumption, and no partial files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_wav(path: Path) -> np.ndarray[Any, Any]:
     with wave.open(str(path)) as file:
         assert file.getframerate() == SPEC.sample_rate
         pcm = file.readframes(file.getnframes())
-        assert path.stat().st_size == 44 + len(pcm)  # the header tells its length
+        assert path.stat().st_size == 44 + len(pcm)  # the header declares the length
         return np.frombuffer(pcm, "<i2")
 
 
@@ -76,13 +76,13 @@ async def spoken(
 
 
 async def speakers(server: Gateway, options: BatchOptions) -> list[tuple[BatchOptions, Speak]]:
-    """Engines and service, each with a folder of its own."""
+    """Make speakers for engines and for a service, each with a folder of its own."""
     one, two = (replace(options, out=options.out / folder) for folder in ("engines", "service"))
     engines = await engine_speaker(server.runtime, one)
     return [(one, engines), (two, server_speaker(server.url, None, two))]
 
 
-async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: Path) -> None:
+async def test_batch_gives_same_audio_with_engines_and_service(tmp_path: Path) -> None:
     async with gateway() as server:
         for options, speak in await speakers(server, BatchOptions(tmp_path, {"seed": 5})):
             results = await spoken(options, speak)
@@ -97,7 +97,7 @@ async def test_batch_by_engines_and_by_a_service_gives_the_same_audio(tmp_path: 
                                                        "results.jsonl"]  # fmt: skip
 
 
-async def test_batch_clones(tmp_path: Path) -> None:
+async def test_batch_speaks_with_reference_clip(tmp_path: Path) -> None:
     reference = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)), "A tone.")
     async with gateway() as server:
         asked = BatchOptions(tmp_path, {"seed": 5, "ref_audio": CLIP_BASE64, "ref_text": "A tone."})
@@ -111,7 +111,7 @@ async def test_batch_clones(tmp_path: Path) -> None:
             await engine_speaker(server.runtime, BatchOptions(tmp_path, {"ref_audio": "UklGRg=="}))
 
 
-async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
+async def test_batch_repeats_only_incomplete_items(tmp_path: Path) -> None:
     async with gateway() as server:
         options = BatchOptions(tmp_path, {"seed": 5}, concurrency=1)
         speaker = await engine_speaker(server.runtime, options)
@@ -133,7 +133,7 @@ async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
         changed = [*ITEMS[:2], Item(3, "Something else.")]
         assert await statuses(changed) == ["kept", "kept", "success"]
         assert await statuses(asked=other) == ["success"] * 3
-        # what a killed run leaves behind: half a line, half a file
+        # a killed run leaves half a line and half a file behind
         ledger = tmp_path / "results.jsonl"
         ledger.write_bytes(ledger.read_bytes()[:-20])
         (tmp_path / ".00003.wav.partial").write_bytes(b"RIFF")
@@ -143,7 +143,7 @@ async def test_batch_makes_only_what_is_not_complete(tmp_path: Path) -> None:
 
 
 class Scripted:
-    """Writes half of the audio and then does what it is told."""
+    """Writes half of the audio, and then waits, raises or writes the rest."""
 
     def __init__(self, *does: Exception | None) -> None:
         self.does = list(does)
@@ -160,7 +160,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize("ends_by", ["cancel", "error", "batch error"])
-async def test_batch_shows_no_partial_file(tmp_path: Path, ends_by: str) -> None:
+async def test_batch_leaves_no_partial_file(tmp_path: Path, ends_by: str) -> None:
     options, item = BatchOptions(tmp_path), ITEMS[0]
     failure = RequestError(ErrorCode.INVALID_TEXT, "told to")
     does = {"cancel": [], "error": [failure], "batch error": [BatchError("told to")]}[ends_by]
@@ -182,7 +182,7 @@ async def test_batch_shows_no_partial_file(tmp_path: Path, ends_by: str) -> None
     assert os.listdir(tmp_path) == ["results.jsonl"]
 
 
-async def test_batch_tries_again_what_may_be_served_later(
+async def test_batch_retries_retryable_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_RETRY_S", 0.0)
@@ -197,7 +197,7 @@ async def test_batch_tries_again_what_may_be_served_later(
     assert results[2].status == "success"
 
 
-async def test_batch_goes_on_after_a_text_that_cannot_be_spoken(
+async def test_batch_continues_after_failed_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_RETRY_S", 0.0)
@@ -217,7 +217,7 @@ async def test_batch_goes_on_after_a_text_that_cannot_be_spoken(
             await server.until_free()
 
 
-async def test_batch_waits_for_a_service_that_is_full(
+async def test_batch_waits_for_full_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_RETRY_S", 0.01)
@@ -229,7 +229,7 @@ async def test_batch_waits_for_a_service_that_is_full(
         assert {result.status for result in results.values()} == {"success"}
 
 
-async def test_batch_without_a_service_ends(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int) -> None:
     for url in (f"http://127.0.0.1:{unused_tcp_port}", f"ws://127.0.0.1:{unused_tcp_port}/v1"):
         options = BatchOptions(tmp_path)
         with pytest.raises(BatchError, match="no server answers"):
@@ -239,7 +239,7 @@ async def test_batch_without_a_service_ends(tmp_path: Path, unused_tcp_port: int
             server_speaker(url, None, BatchOptions(tmp_path))
 
 
-async def test_batch_needs_the_folder_for_itself(tmp_path: Path) -> None:
+async def test_batch_locks_output_folder(tmp_path: Path) -> None:
     with (
         Results.open(tmp_path),
         pytest.raises(BatchError, match="another run"),
@@ -251,7 +251,7 @@ async def test_batch_needs_the_folder_for_itself(tmp_path: Path) -> None:
         pass
 
 
-def test_read_items_numbers_lines_and_passes_over_blank_ones() -> None:
+def test_read_items_numbers_lines_and_skips_blank_ones() -> None:
     items = read_items("\ufeffOne.\n\n  Zwei, größer. \r\n".encode())
     assert items == [Item(1, "One."), Item(3, "Zwei, größer.")]
     for bad in (b"\xff\xfe", b" \n\n"):
@@ -284,7 +284,7 @@ async def test_batch_command_prints_results(tmp_path: Path) -> None:
         assert told in done.stderr
 
 
-async def test_batch_that_was_killed_is_taken_up_where_it_ended(tmp_path: Path) -> None:
+async def test_batch_resumes_after_kill(tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "out"
     texts.write_text("\n".join(f"This is the text with the number {n}." for n in range(12)))
     async with gateway(FakeTalker(row_s=0.002)) as server:
@@ -302,7 +302,7 @@ async def test_batch_that_was_killed_is_taken_up_where_it_ended(tmp_path: Path) 
         files = {path.name for path in out.glob("*.wav")}
         assert {result["file"] for result in listed} <= files
         assert len(files) < 12
-        for name in files:  # whatever has its name is whole
+        for name in files:  # a file under its final name is complete
             text = f"This is the text with the number {int(name[:5]) - 1}."
             assert np.array_equal(read_wav(out / name), expected(server, text))
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""``talkwire convert``: what it prints, and how it ends."""
+"""``talkwire convert``: its output and exit code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from codec.families import fish
 from service.cli import Exit, app
 
 
-def test_convert_says_why_it_refuses(tmp_path: Path) -> None:
+def test_convert_reports_missing_pickles(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["convert", str(tmp_path)])
     assert done.exit_code == Exit.FAILED
     assert "has none of the pickles" in done.stderr
     assert "codec.pth" in done.stderr
 
 
-def test_convert_shows_the_licence_and_the_file(
+def test_convert_prints_licence_and_tensor_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Path, Path | None, bool]] = []

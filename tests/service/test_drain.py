@@ -18,7 +18,7 @@ from tests.service.live import SPEC, client, gateway
 EXACT = {"lookahead_frames": SPEC.right_frames}
 
 
-async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
+async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
     async with gateway(FakeTalker(row_s=0.05)) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence to finish.")
@@ -45,7 +45,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_begun() -> None:
         assert server.runtime.connections == 0
 
 
-async def test_clients_that_only_wait_are_closed_at_once() -> None:
+async def test_drain_closes_idle_clients_at_once() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()
         await talk.say("One sentence.", "d")
@@ -59,7 +59,7 @@ async def test_clients_that_only_wait_are_closed_at_once() -> None:
 
 
 @pytest.mark.long
-async def test_the_deadline_ends_what_does_not_finish() -> None:
+async def test_drain_deadline_ends_unfinished_context() -> None:
     talker = FakeTalker(row_s=0.05, frames_per_character=50)
     async with gateway(talker, drain_s=0.2) as server, client(server.url) as talk:
         await talk.create()
@@ -70,7 +70,7 @@ async def test_the_deadline_ends_what_does_not_finish() -> None:
         await server.until_free()
 
 
-async def test_half_a_sentence_is_waited_for() -> None:
+async def test_drain_waits_for_rest_of_half_sentence() -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence. And half of")
@@ -86,7 +86,7 @@ async def test_half_a_sentence_is_waited_for() -> None:
         await draining
 
 
-async def test_a_text_that_is_being_written_is_waited_for_between_its_sentences() -> None:
+async def test_drain_waits_for_text_that_arrives_sentence_by_sentence() -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         draining: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ async def test_a_text_that_is_being_written_is_waited_for_between_its_sentences(
         await draining
 
 
-async def test_what_is_still_being_encoded_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drain_waits_for_audio_in_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = EncoderPump._encode
     heard: dict[bool, int] = {}
 
@@ -127,7 +127,7 @@ async def test_what_is_still_being_encoded_is_waited_for(monkeypatch: pytest.Mon
     assert heard[True] == heard[False] > 50
 
 
-async def test_a_drain_that_was_taken_back_cuts_no_context() -> None:
+async def test_end_drain_cancels_deadline_and_keeps_context() -> None:
     async with gateway(drain_s=30) as server, client(server.url) as talk:
         await talk.create()
         server.runtime.begin_drain()

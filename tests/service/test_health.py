@@ -15,7 +15,7 @@ from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 
 
-async def test_a_ready_service_says_so_and_fills_its_metrics() -> None:
+async def test_service_reports_ready_and_exports_metrics() -> None:
     async with gateway() as server, client(server.url) as talk, httpx.AsyncClient() as http:
         await talk.say("One sentence.")
         for name in ("live", "ready", "startup"):
@@ -40,7 +40,7 @@ class StuckTalker(FakeTalker):
         await asyncio.Event().wait()
 
 
-def test_a_service_that_is_loading_lives_and_is_not_ready() -> None:
+def test_loading_service_is_live_but_not_ready() -> None:
     codec = FakeCodecEngine(SPEC)
     runtime = Runtime(Settings(), StuckTalker(), codec, Metrics("test", "fake"))
     with TestClient(create_app(runtime), base_url="http://127.0.0.1") as http:
@@ -53,7 +53,7 @@ def test_a_service_that_is_loading_lives_and_is_not_ready() -> None:
         assert http.get("/health/startup").status_code == 503
 
 
-async def test_readiness_follows_the_engines() -> None:
+async def test_readiness_follows_codec_engine() -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         server.codec.is_ready = False
         assert (await http.get(f"{server.http}/health/ready")).status_code == 503
@@ -67,7 +67,7 @@ class BrokenTalker(FakeTalker):
         raise RuntimeError("no such model")
 
 
-async def test_engines_that_cannot_start_are_reported_once() -> None:
+async def test_engine_start_failure_is_reported_once() -> None:
     codec = FakeCodecEngine(SPEC)
     runtime = Runtime(Settings(), BrokenTalker(), codec, Metrics("test", "fake"))
     failures: list[BaseException] = []

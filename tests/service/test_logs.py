@@ -18,13 +18,13 @@ def record(**extra: object) -> logging.LogRecord:
     return made
 
 
-def test_json_has_the_extra_fields() -> None:
+def test_json_formatter_includes_extra_fields() -> None:
     entry = json.loads(JsonFormatter().format(record(code="overloaded", seconds=1.5)))
     assert entry["message"] == "hello you"
     assert (entry["level"], entry["code"], entry["seconds"]) == ("info", "overloaded", 1.5)
 
 
-def test_console_is_one_line() -> None:
+def test_console_formatter_writes_one_line() -> None:
     line = ConsoleFormatter().format(record(seconds=1.23456))
     assert line.endswith("info    hello you seconds=1.235")
 
@@ -34,7 +34,7 @@ def pipe() -> tuple[int, TextIO]:
     return reading, os.fdopen(writing, "w")
 
 
-def test_log_writer_drops_what_a_stopped_reader_leaves_no_room_for() -> None:
+def test_log_writer_drops_lines_over_max_bytes_if_reader_stalls() -> None:
     reading, stream = pipe()
     dropped: list[None] = []
     with stream:
@@ -57,7 +57,7 @@ def test_log_writer_drops_what_a_stopped_reader_leaves_no_room_for() -> None:
     os.close(reading)
 
 
-def test_log_writer_survives_a_reader_that_has_gone() -> None:
+def test_log_writer_survives_closed_reader() -> None:
     reading, stream = pipe()
     os.close(reading)
     dropped: list[None] = []
@@ -72,7 +72,7 @@ def test_log_writer_survives_a_reader_that_has_gone() -> None:
     stream.close()
 
 
-def test_log_writer_begins_a_line_anew_after_half_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_writer_starts_new_line_after_partial_write(monkeypatch: pytest.MonkeyPatch) -> None:
     write, room = os.write, [5]
 
     def full(fd: int, data: memoryview) -> int:
@@ -94,7 +94,7 @@ def test_log_writer_begins_a_line_anew_after_half_of_one(monkeypatch: pytest.Mon
     os.close(reading)
 
 
-def test_log_handler_tells_of_a_record_that_cannot_be_formatted() -> None:
+def test_log_handler_reports_record_that_cannot_be_formatted() -> None:
     reading, stream = pipe()
     writer = LogWriter(stream)
     handler = LogHandler(writer)
@@ -105,7 +105,7 @@ def test_log_handler_tells_of_a_record_that_cannot_be_formatted() -> None:
     os.close(reading)
 
 
-async def test_no_text_of_a_client_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_logs_contain_no_client_text(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     quieten()
     canary = "xylophone canary"

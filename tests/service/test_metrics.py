@@ -1,4 +1,4 @@
-"""Every metric exists, moves as it should, and takes no label value from a client."""
+"""Metrics: their documentation and values, and labels that no client can influence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def exact(seconds: float) -> object:
     return pytest.approx(seconds, abs=1e-9)
 
 
-async def test_the_page_and_the_program_agree_in_both_directions(tmp_path: Path) -> None:
+async def test_metrics_page_lists_exactly_exported_metrics(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("k", "acme"))
     async with gateway(api_keys_file=keys) as server:
         families = {
@@ -61,7 +61,7 @@ async def test_the_page_and_the_program_agree_in_both_directions(tmp_path: Path)
         assert family.documentation, name
 
 
-def test_names_keep_to_prometheus_conventions() -> None:
+def test_metric_names_follow_prometheus_conventions() -> None:
     for name, kind, _, _ in ROW.findall(DOCS.read_text()):
         assert (kind == "counter") == name.endswith("_total"), name
         assert not re.search(r"_(ms|milliseconds|minutes)(_|$)", name), name
@@ -69,13 +69,13 @@ def test_names_keep_to_prometheus_conventions() -> None:
             assert re.search(r"_(seconds|factor|size)$", name), name
 
 
-def test_the_page_lists_every_label_value() -> None:
+def test_metrics_page_lists_every_label_value() -> None:
     page = DOCS.read_text()
     for listed in (names.PROTOCOLS, names.OUTCOMES, names.STAGES, names.CLOSE_CODES):
         assert all(f"`{one}`" in page for one in listed)
 
 
-async def test_one_utterance_moves_what_it_should() -> None:
+async def test_metrics_count_one_complete_context() -> None:
     async with gateway(max_contexts=3) as server:
         before = await scrape(server)
         async with client(server.url) as talk:
@@ -113,7 +113,7 @@ async def test_one_utterance_moves_what_it_should() -> None:
     assert value(after, "tts_time_to_first_audio_seconds_count", protocol="openai") == 0
 
 
-async def test_a_cancel_counts_what_was_made_for_nothing() -> None:
+async def test_cancel_counts_wasted_audio() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=20)
     async with gateway(talker) as server, client(server.url) as talk:
         await talk.create()
@@ -146,7 +146,7 @@ async def test_a_cancel_counts_what_was_made_for_nothing() -> None:
     assert value(after, "tts_audio_seconds_total", **native) == pytest.approx(sent_s, abs=rounded)
 
 
-async def test_what_a_client_that_vanishes_was_never_sent_is_waste() -> None:
+async def test_unsent_audio_of_vanished_client_counts_as_wasted() -> None:
     talker = FakeTalker(row_s=0.0001, frames_per_character=20)
     async with gateway(talker, max_segment_chars=300) as server:
         async with connect(server.url, compression=None, max_queue=1) as socket:
@@ -168,11 +168,11 @@ async def test_what_a_client_that_vanishes_was_never_sent_is_waste() -> None:
 
 
 def outboxes() -> list[Outbox]:
-    # not isinstance, which asks what dead weak references point to
+    # not isinstance, which dereferences dead weak references
     return [found for found in gc.get_objects() if type(found) is Outbox]
 
 
-def test_audio_taken_back_by_a_cancel_was_never_sent() -> None:
+def test_audio_revoked_by_cancel_counts_as_unsent() -> None:
     metrics = Metrics("test", "fake")
     report = ContextReport(
         queue_s=0.0,
@@ -199,7 +199,7 @@ def test_audio_taken_back_by_a_cancel_was_never_sent() -> None:
         assert line in text, line
 
 
-async def test_a_client_that_leaves_is_no_cancel_to_be_answered() -> None:
+async def test_disconnect_counts_no_cancel_ack_time() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=20)
     async with gateway(talker) as server:
         async with client(server.url) as talk:
@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_is_no_cancel_to_be_answered() -> None:
     assert value(after, "tts_cancel_ack_seconds_count", protocol="native") == 0
 
 
-async def test_errors_are_counted_once_each() -> None:
+async def test_errors_are_counted_once_by_code() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()
         await talk.send("text.append", context_id="c", text="This will !fail soon.")
@@ -234,7 +234,7 @@ async def test_errors_are_counted_once_each() -> None:
     assert value(after, "tts_contexts_total", protocol="native", outcome="error") == 1
 
 
-async def test_refused_handshakes_are_errors_that_clients_were_told_of() -> None:
+async def test_refused_handshakes_are_counted_by_error_code() -> None:
     async with gateway(max_connections=1) as server:
         async with client(server.url):
             with pytest.raises(InvalidStatus):
@@ -255,7 +255,7 @@ async def test_refused_handshakes_are_errors_that_clients_were_told_of() -> None
     assert value(after, "tts_worker_up", worker="talker") == 1
 
 
-async def test_restarts_are_a_counter_and_draining_shows() -> None:
+async def test_metrics_show_worker_restarts_and_draining() -> None:
     async with gateway() as server:
         server.talker.restarts, server.codec.restarts = 2, 1
         await server.runtime.drain()
@@ -266,7 +266,7 @@ async def test_restarts_are_a_counter_and_draining_shows() -> None:
     assert value(after, "tts_ready") == 0
 
 
-async def test_a_spare_codec_worker_shows_where_there_is_to_be_one() -> None:
+async def test_codec_spare_has_metric_only_if_configured() -> None:
     async with gateway() as server:
         without = await scrape(server)
         server.codec.has_spare_ready, server.codec.takeovers = True, 3
@@ -277,10 +277,10 @@ async def test_a_spare_codec_worker_shows_where_there_is_to_be_one() -> None:
     assert value(after, "tts_codec_takeovers_total") == 3
 
 
-async def test_a_blocked_event_loop_shows() -> None:
+async def test_event_loop_lag_shows_blocked_loop() -> None:
     async with gateway() as server:
-        await asyncio.sleep(0.3)  # the heart has begun to beat
-        time.sleep(0.6)  # noqa: ASYNC251  # what must never happen
+        await asyncio.sleep(0.3)  # the heartbeat has started
+        time.sleep(0.6)  # noqa: ASYNC251  # blocks the loop on purpose
         await asyncio.sleep(0)
         after = await scrape(server)
     late = value(after, "tts_event_loop_lag_seconds_count")
@@ -291,7 +291,7 @@ async def test_a_blocked_event_loop_shows() -> None:
 HOSTILE = 'x"} 1\ntts_evil_total{a="'
 
 
-async def test_a_hostile_client_adds_no_series() -> None:
+async def test_hostile_client_adds_no_series() -> None:
     async with gateway() as server:
         before = await scrape(server)
         async with client(server.url) as talk:
@@ -318,7 +318,7 @@ async def test_a_hostile_client_adds_no_series() -> None:
     assert value(after, "tts_contexts_total", protocol="native", outcome="complete") == 1
 
 
-async def test_metrics_answer_while_the_engines_load() -> None:
+async def test_metrics_are_available_while_engines_load() -> None:
     class Loading(FakeTalker):
         async def start(self) -> None:
             await asyncio.Event().wait()
@@ -337,5 +337,5 @@ async def test_metrics_answer_while_the_engines_load() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the library reads /proc")
-def test_the_process_has_figures_of_its_own() -> None:
+def test_metrics_include_process_figures() -> None:
     assert b"process_resident_memory_bytes" in Metrics("test", "fake").render()

@@ -1,4 +1,4 @@
-"""The OpenAPI document tells of every refusal; ``make test-fuzz`` holds the service against it."""
+"""The OpenAPI document lists all errors; ``make test-fuzz`` checks the service against it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.service.live import gateway
 
 
-async def test_every_refusal_is_documented_with_its_body() -> None:
+async def test_openapi_lists_errors_of_every_operation() -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         document = (await http.get("/openapi.json")).json()
     operations = [
@@ -25,14 +25,14 @@ async def test_every_refusal_is_documented_with_its_body() -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
-async def test_no_page_that_loads_foreign_scripts_is_served(path: str) -> None:
+async def test_docs_pages_with_foreign_scripts_are_not_served(path: str) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         assert (await http.get(path)).status_code == 404
 
 
 @pytest.mark.parametrize("name", ["%0d%0aX-Evil:%20a", "%E4%BD%A0", "%00", "a%7F"])
-async def test_a_parameter_of_any_name_is_refused_by_deepgrams_door(name: str) -> None:
-    """Its name goes into a header, where it may neither end a line nor be refused by the server."""
+async def test_deepgram_endpoint_refuses_parameter_of_any_name(name: str) -> None:
+    """The name is sent in a header, where it must not end the line or be invalid."""
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         answer = await http.post(f"/v1/speak?{name}=1", json={"text": "Hello."})
         assert answer.status_code == 400

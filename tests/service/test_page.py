@@ -1,4 +1,4 @@
-"""What `GET /` serves, and how; the page itself is tested in a browser (tests/page)."""
+"""Delivery of the page at `GET /`; the page itself is tested in a browser (tests/page)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {
 }
 
 
-async def test_every_file_is_served_as_it_is_with_its_type_and_headers() -> None:
+async def test_page_files_are_served_unchanged_with_type_and_headers() -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         for path, (package, name, _) in PAGES.items():
             file = ROOT / package / name
@@ -35,7 +35,7 @@ async def test_every_file_is_served_as_it_is_with_its_type_and_headers() -> None
             assert head.headers["content-length"] == str(len(answer.content))
 
 
-async def test_who_has_a_file_is_not_sent_it_again() -> None:
+async def test_page_file_with_matching_etag_gets_304() -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         tag = (await http.get("/static/page.js")).headers["etag"]
         other = (await http.get("/static/view.js")).headers["etag"]
@@ -50,13 +50,13 @@ async def test_who_has_a_file_is_not_sent_it_again() -> None:
     "path",
     ["/static/", "/static/page.py", "/static/../page.py", "/static/%2e%2e/page.py", "/page.js"],
 )
-async def test_nothing_else_is_served(path: str) -> None:
+async def test_other_paths_and_methods_are_not_served(path: str) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
         assert (await http.get(path)).status_code == 404
         assert (await http.post("/")).status_code == 405
 
 
-def test_no_file_is_left_out_and_none_is_inline_or_from_outside() -> None:
+def test_page_lists_all_files_and_has_no_inline_or_foreign_code() -> None:
     files = (ROOT / "service" / "page").iterdir()
     there = {f"page/{file.name}" for file in files if file.is_file() and file.suffix != ".py"}
     assert there == {name for package, name, _ in PAGES.values() if package == "service"}

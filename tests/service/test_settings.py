@@ -16,7 +16,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"TALKWIRE_{name.upper()}", raising=False)
 
 
-def test_command_line_over_environment_over_file_over_default(
+def test_settings_precedence_is_command_line_environment_file_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "talkwire.toml"
@@ -28,7 +28,7 @@ def test_command_line_over_environment_over_file_over_default(
     assert settings.log_level == "info"
 
 
-def test_unknown_settings_are_refused_wherever_they_stand(
+def test_unknown_settings_are_refused_in_file_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "talkwire.toml"
@@ -66,7 +66,7 @@ def test_unknown_settings_are_refused_wherever_they_stand(
         ("talker_tensor_parallel_size", 0),
     ],
 )
-def test_values_out_of_range_are_named(name: str, value: object) -> None:
+def test_error_names_setting_with_invalid_value(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         load_settings(**{name: value})
 
@@ -79,13 +79,15 @@ def test_settings_file_must_be_utf_8(encoding: str, tmp_path: Path) -> None:
         load_settings(file)
 
 
-def test_names_with_a_star_that_can_match_are_taken() -> None:
+def test_allowed_hosts_and_origins_accept_wildcards() -> None:
     settings = load_settings(allowed_hosts="*.example.org, *", allowed_origins="*")
     assert settings.allowed_hosts == ("*.example.org", "*")
     assert settings.allowed_origins == ("*",)
 
 
-def test_every_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_name_is_found_for_relative_and_slashed_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "voice").mkdir()
     monkeypatch.chdir(tmp_path / "voice")
     assert [load_settings(model=m).model_name for m in (".", "org/a/", "x")] == ["voice", "a", "x"]
@@ -101,11 +103,11 @@ def test_every_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"tls_certificate": "c.pem"}, " --url wss://127.0.0.1:8000/v1/tts/stream"),
     ],
 )
-def test_the_line_for_newcomers_names_this_server(settings: dict[str, str], where: str) -> None:
+def test_start_hint_names_url_of_server(settings: dict[str, str], where: str) -> None:
     assert _where(load_settings(**settings), 8000) == where
 
 
-def test_data_parallelism_needs_an_engine_that_can() -> None:
+def test_data_parallelism_is_refused_with_inprocess_engine() -> None:
     with pytest.raises(SettingsError, match="talker_data_parallel_size"):
         load_settings(talker_engine="inprocess", talker_data_parallel_size=2)
     assert load_settings(talker_data_parallel_size=2).talker_engine == "auto"
@@ -145,7 +147,7 @@ TALKER = {
 }
 
 
-def test_what_is_set_for_the_talker_reaches_it() -> None:
+def test_talker_settings_reach_talker() -> None:
     settings = load_settings(**{f"talker_{name}": value for name, value in TALKER.items()})
     told = msgspec.to_builtins(settings.for_talker())
     assert told == TALKER, "every field of the talker's has a setting, and every setting a field"
@@ -155,7 +157,7 @@ def test_what_is_set_for_the_talker_reaches_it() -> None:
     assert load_settings().for_talker() == TalkerSettings(), "the same defaults"
 
 
-def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
+def test_missing_or_broken_settings_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="missing"):
         load_settings(tmp_path / "missing.toml")
     broken = tmp_path / "broken.toml"
@@ -164,14 +166,14 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
         load_settings(broken)
 
 
-def test_model_name_is_the_paths_last_part_unless_set() -> None:
+def test_model_name_is_last_part_of_path_unless_set() -> None:
     assert load_settings().model_path == str(EMBEDDED_MODEL)
     assert load_settings().model_name == "embedded"
     assert load_settings(model="org/big-voice").model_name == "big-voice"
     assert load_settings(model="org/big-voice", served_model_name="v").model_name == "v"
 
 
-def test_names_come_as_a_list_or_with_commas(
+def test_openai_model_aliases_accept_list_or_commas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "talkwire.toml"

@@ -1,4 +1,4 @@
-"""TimerWheel: every member is called in time, in few wake-ups, and none that has left."""
+"""TimerWheel calls its members in time and in few wake-ups; LoopTurns calls one per turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.timers import LoopTurns, TimerWheel
 
 
 class Member:
-    """Notes when it was looked after."""
+    """Records the times of its calls."""
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -32,11 +32,11 @@ class Member:
 
 
 def moments(members: list[Member]) -> int:
-    """How many times somebody was looked after, those of one moment counted once."""
+    """Count the distinct moments at which members were called."""
     return len({now for member in members for now in member.told})
 
 
-async def test_each_is_called_again_and_again_and_many_at_one_moment() -> None:
+async def test_timer_wheel_calls_members_repeatedly_at_few_moments() -> None:
     rounds, members = TimerWheel(), [Member(0.1) for _ in range(200)]
     began = time.monotonic()
     for number, member in enumerate(members):
@@ -49,15 +49,15 @@ async def test_each_is_called_again_and_again_and_many_at_one_moment() -> None:
         member.leave()
     elapsed_s = time.monotonic() - began
     calls = sum(len(member.at) for member in members)
-    # Waits end at multiples of 25 ms: no more moments than that, for six hundred calls and more.
+    # Waits end at multiples of 25 ms, so six hundred calls and more have no more moments than that.
     assert calls >= 600
     assert moments(members) <= elapsed_s / 0.025 + 1
     for member in members:
-        # Never more than 25 ms sooner than asked for, as loops count: in milliseconds.
+        # At most 25 ms sooner than asked for, and 2 ms because loops count in milliseconds.
         assert all(b - a >= 0.1 - 0.025 - 0.002 for a, b in pairwise(member.told))
 
 
-async def test_nobody_is_called_much_sooner_for_the_sake_of_others() -> None:
+async def test_timer_wheel_calls_members_at_most_25_ms_early() -> None:
     rounds, members = TimerWheel(), [Member(0.1 + 0.01 * number) for number in range(30)]
     joined = time.monotonic()
     for member in members:
@@ -69,7 +69,7 @@ async def test_nobody_is_called_much_sooner_for_the_sake_of_others() -> None:
         assert member.told[0] - joined >= member.wait_s - 0.025 - 0.002
 
 
-async def test_who_has_left_is_not_called_even_by_one_of_the_same_moment() -> None:
+async def test_member_removed_at_same_moment_is_not_called() -> None:
     rounds, other, stays = TimerWheel(), Member(0.06), Member(0.06)
 
     def first(now: float) -> float:
@@ -88,7 +88,7 @@ async def test_who_has_left_is_not_called_even_by_one_of_the_same_moment() -> No
     assert len(stays.at) == calls
 
 
-async def test_who_leaves_while_it_is_looked_after_is_not_called_again() -> None:
+async def test_member_that_leaves_during_call_is_not_called_again() -> None:
     rounds, calls = TimerWheel(), 0
 
     def look(now: float) -> float:
@@ -102,7 +102,7 @@ async def test_who_leaves_while_it_is_looked_after_is_not_called_again() -> None
     assert calls == 1
 
 
-async def test_soon_calls_everybody_once_and_their_own_times_go_on_from_there() -> None:
+async def test_soon_calls_all_members_once_and_restarts_their_waits() -> None:
     rounds, members = TimerWheel(), [Member(60.0) for _ in range(3)]
     members[2].wait_s = 0.06
     for member in members:
@@ -116,7 +116,7 @@ async def test_soon_calls_everybody_once_and_their_own_times_go_on_from_there() 
         member.leave()
 
 
-async def test_soon_leaves_nothing_of_the_waits_that_were() -> None:
+async def test_soon_cancels_earlier_waits() -> None:
     rounds, member, faults = TimerWheel(), Member(0.06), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
     member.join(rounds)
@@ -124,13 +124,13 @@ async def test_soon_leaves_nothing_of_the_waits_that_were() -> None:
         await asyncio.sleep(0.01)
     before, member.wait_s = len(member.at), 60.0
     rounds.soon()
-    await asyncio.sleep(0.1)  # until after the wait that was cut short
+    await asyncio.sleep(0.1)  # past the end of the wait that was cut short
     assert len(member.at) == before + 1
     assert not faults
     member.leave()
 
 
-async def test_loop_turns_call_one_in_a_turn_after_the_tasks_that_were_woken() -> None:
+async def test_loop_turns_call_one_per_turn_after_woken_tasks() -> None:
     turns, seen, turn = LoopTurns(), list[tuple[str, int]](), 0
     woken = asyncio.Event()
 
@@ -152,7 +152,7 @@ async def test_loop_turns_call_one_in_a_turn_after_the_tasks_that_were_woken() -
     assert all(one < other for (_, one), (_, other) in pairwise(seen[1:]))
 
 
-async def test_loop_turns_go_on_after_a_mistake_and_serve_who_put_them() -> None:
+async def test_loop_turns_survive_exception_and_keep_caller() -> None:
     turns, served, faults = LoopTurns(), list[object](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
     turns.put(partial(served.index, "missing"))

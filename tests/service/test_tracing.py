@@ -1,4 +1,4 @@
-"""The traces of contexts: their tree, their times, whose they are, and what is not in them."""
+"""Traces of contexts: span tree, times and parent trace, without text or voice names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSAMPLED = PARENT[:-1] + "0"
 
 
 def times(span: ReadableSpan) -> tuple[int, int]:
-    """Beginning and end, nanoseconds."""
+    """Return start and end in nanoseconds."""
     assert span.start_time is not None
     assert span.end_time is not None
     assert span.start_time <= span.end_time
@@ -39,7 +39,7 @@ def value(span: ReadableSpan, name: str) -> int:
     return found
 
 
-async def test_each_utterance_has_the_documented_spans() -> None:
+async def test_trace_has_documented_spans_for_each_utterance() -> None:
     kept, delay_s = Kept(), 0.004
     talker = FakeTalker(row_s=0.002, first_row_s=0.01)
     async with gateway(talker, delay_s, kept.tracing) as server:
@@ -74,7 +74,7 @@ async def test_each_utterance_has_the_documented_spans() -> None:
         check_stages(kept, utterance, delay_s)
     begun, ended = times(root)
     assert all(begun <= times(span)[0] and times(span)[1] <= ended for span in kept.spans)
-    # The second piece of the first sentence came so much later than the first.
+    # The second piece of the first sentence is sent 20 ms after the first piece.
     (first,) = kept.under(utterances[0])["tts.segment"]
     assert times(first)[1] - times(first)[0] > 10_000_000
 
@@ -101,7 +101,7 @@ def check_stages(kept: Kept, utterance: ReadableSpan, delay_s: float) -> None:
     assert times(decodes[-1])[1] <= times(send)[1] == times(utterance)[1]
 
 
-async def test_nothing_of_the_text_or_the_voice_is_in_a_trace() -> None:
+async def test_trace_contains_no_text_and_no_voice_name() -> None:
     kept = Kept()
     async with gateway(FakeTalker(fail_after=0), traces=kept.tracing) as server:
         async with client(server.url) as talk:
@@ -122,7 +122,7 @@ async def test_nothing_of_the_text_or_the_voice_is_in_a_trace() -> None:
             assert secret not in written
 
 
-async def test_a_cancel_ends_every_span_and_says_so() -> None:
+async def test_cancel_ends_open_spans_with_cancelled_status() -> None:
     kept, talker = Kept(), FakeTalker(row_s=0.002, frames_per_character=20)
     async with gateway(talker, traces=kept.tracing) as server, client(server.url) as talk:
         await talk.create()
@@ -134,7 +134,7 @@ async def test_a_cancel_ends_every_span_and_says_so() -> None:
         await server.until_free()
     root = kept.root
     assert (root.attributes or {})["tts.outcome"] == "cancelled"
-    assert root.status.status_code is StatusCode.UNSET  # a barge-in is no fault
+    assert root.status.status_code is StatusCode.UNSET  # a barge-in is not an error
     (utterance,) = kept.under(root)["tts.utterance"]
     (rows,) = kept.under(utterance)["tts.talker.rows"]
     for span in (utterance, rows):
@@ -145,7 +145,7 @@ async def test_a_cancel_ends_every_span_and_says_so() -> None:
     assert kept.named("tts.talker.first_row")[0].status.status_code is StatusCode.UNSET
 
 
-async def test_a_fault_is_told_by_its_code_alone() -> None:
+async def test_span_of_failed_context_has_only_error_code() -> None:
     kept = Kept()
     talker = FakeTalker(row_s=0.001)
     async with gateway(talker, traces=kept.tracing) as server, client(server.url) as talk:
@@ -160,7 +160,7 @@ async def test_a_fault_is_told_by_its_code_alone() -> None:
     assert kept.named("tts.utterance")[0].status.description == "engine_failed"
 
 
-async def test_spans_of_windows_are_bounded() -> None:
+async def test_window_spans_are_limited_to_max_windows() -> None:
     kept = Kept()
     talker = FakeTalker(row_s=0.0005, frames_per_character=3)
     served = gateway(talker, traces=kept.tracing, first_chunk_frames=1, max_chunk_frames=1)
@@ -175,7 +175,7 @@ async def test_spans_of_windows_are_bounded() -> None:
     assert times(decodes[0])[0] <= times(send)[0]
 
 
-async def test_a_context_belongs_to_its_clients_trace() -> None:
+async def test_context_span_follows_traceparent_of_client() -> None:
     kept = Kept()
     async with gateway(traces=kept.tracing) as server:
         await speak(server, traceparent=PARENT)

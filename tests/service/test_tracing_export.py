@@ -1,4 +1,4 @@
-"""Traces leave for a receiver as OTLP over HTTP, where they are turned on."""
+"""Export of traces as OTLP over HTTP, if tracing is turned on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.service.live import gateway
 
 
 class Receiver(ThreadingHTTPServer):
-    """A real OTLP/HTTP receiver: keeps what it is posted."""
+    """An OTLP/HTTP receiver that keeps the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Posted)
@@ -44,7 +44,7 @@ class _Posted(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def receiver() -> Iterator[Receiver]:
         server.server_close()
 
 
-async def test_a_receiver_gets_them_over_otlp(
+async def test_tracing_exports_spans_over_otlp(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.server_port}")
@@ -88,7 +88,7 @@ async def test_a_receiver_gets_them_over_otlp(
     }
 
 
-async def test_a_receiver_that_is_away_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tracing_tolerates_absent_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as gone:
         port = gone.server_port
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
@@ -97,14 +97,14 @@ async def test_a_receiver_that_is_away_does_no_harm(monkeypatch: pytest.MonkeyPa
         assert await speak(server) > 0
 
 
-async def test_tracing_setting_makes_a_tracer() -> None:
+async def test_tracing_setting_creates_tracing() -> None:
     assert build_runtime(Settings(), lambda worker, phase, seconds: None).tracing is None
     traced = build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
     assert traced.tracing is not None
     await traced.tracing.stop()
 
 
-def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_refuses_unsupported_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with pytest.raises(TracingError, match="http/protobuf"):
         Tracing("test", "fake")
@@ -112,7 +112,7 @@ def test_a_protocol_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatc
         build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
 
 
-def test_without_traces_opentelemetry_is_not_even_imported() -> None:
+def test_opentelemetry_is_not_imported_without_tracing() -> None:
     program = (
         "import json, sys, service.server\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"

@@ -1,7 +1,7 @@
-"""Every route there is, with every kind of key there is, over real connections.
+"""Every route with every kind of key, over real connections.
 
-What each route should take is said here once more, in other words than the gate's table: a new
-route fails until both agree.
+The required scopes are stated here independently of the gate's table, so a new route fails until
+both agree.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Route(NamedTuple):
 
     @property
     def address(self) -> str:
-        """One of those that the route is for."""
+        """Return an address that matches the route."""
         name, _, rest = self.path.partition("{")
         return f"{name}x{rest.partition('}')[2]}" if rest else name
 
@@ -74,7 +74,7 @@ def scope_of(route: Route) -> str:
 
 
 def all_but(scope: str) -> str:
-    """The key that lacks just this scope."""
+    """Name the key that lacks only this scope."""
     return f"all-but-{scope.replace(':', '-')}"
 
 
@@ -103,14 +103,14 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def http() -> httpx.AsyncClient:
-    """One for all: each would make a TLS context of its own, which takes long."""
+    """One client for all tests: making the TLS context of a client is slow."""
     return httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 async def ask(
     server: Gateway, http: httpx.AsyncClient, route: Route, key: str | None
 ) -> tuple[int, Any]:
-    """The status of the answer (101 for an accepted handshake), and its body."""
+    """Return the answer's status (101 for an accepted handshake) and its body."""
     headers = {} if key is None else bearer(key)
     address = server.http + route.address
     if route.method == "WS":
@@ -126,7 +126,7 @@ async def ask(
 
 
 def told(route: Route, body: Any) -> str:
-    """The error's code, out of the shape that this route's clients know. Fails for another."""
+    """Return the error's code; fail if its shape is not the one of the route's dialect."""
     if route.path == "/v1/audio/speech/stream":
         assert body["type"] == "error"
         return str(body["code"])
@@ -145,14 +145,14 @@ def told(route: Route, body: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-async def test_every_route_with_every_kind_of_key(
+async def test_every_route_answers_every_kind_of_key_as_expected(
     guarded: Gateway, http: httpx.AsyncClient, kind: str
 ) -> None:
     routes = routes_of(create_app(guarded.runtime))
-    assert len(routes) > 60  # that is, this looks at something
+    assert len(routes) > 60  # the list is not empty by mistake
     for route in routes:
         if kind == "scopeless" and route.path in ANY_KEY:
-            continue  # there is no scope to lack
+            continue  # needs a key, but no scope
         key = {"none": None, "scopeless": all_but(scope_of(route))}.get(kind, kind)
         status, body = await ask(guarded, http, route, key)
         wanted = None if route.path in OPEN else REFUSED[kind]
@@ -165,7 +165,7 @@ async def test_every_route_with_every_kind_of_key(
             assert told(route, body) == code, (kind, route)
 
 
-async def test_without_a_key_one_does_not_learn_what_there_is(
+async def test_unknown_route_without_key_gets_401(
     guarded: Gateway, http: httpx.AsyncClient
 ) -> None:
     for address in ("/v1/nothing", "/admin/drain", "/health/../metrics", "//metrics", "/static/x"):
@@ -178,7 +178,7 @@ async def test_without_a_key_one_does_not_learn_what_there_is(
     assert (await ask(guarded, http, Route("GET", "/v1/nothing"), "right"))[0] == 404
 
 
-async def test_a_route_that_nobody_decided_on_is_closed_to_everybody(guarded: Gateway) -> None:
+async def test_route_without_rule_is_forbidden(guarded: Gateway) -> None:
     app = create_app(guarded.runtime)
 
     @app.get("/new")
@@ -191,14 +191,14 @@ async def test_a_route_that_nobody_decided_on_is_closed_to_everybody(guarded: Ga
 
 
 @pytest.mark.parametrize("make", ["public", "admin"])
-async def test_every_route_has_declared_a_rule(guarded: Gateway, make: str) -> None:
+async def test_every_route_declares_rule(guarded: Gateway, make: str) -> None:
     runtime = guarded.runtime
     app = create_app(runtime) if make == "public" else create_admin_app(runtime, lambda: None)
     assert app.routes
     assert [route for route in app.routes if rule_of(route) is None] == []
 
 
-async def test_without_keys_nothing_is_asked_for(http: httpx.AsyncClient) -> None:
+async def test_routes_need_no_key_if_none_is_configured(http: httpx.AsyncClient) -> None:
     async with gateway() as server:
         for route in routes_of(create_app(server.runtime)):
             status, body = await ask(server, http, route, None)

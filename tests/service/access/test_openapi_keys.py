@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of keys is what the gate does."""
+"""The OpenAPI document's security schemes agree with the gate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def ask(http: httpx.AsyncClient, one: Operation, headers: dict[str, str]) 
 
 
 def sent(scheme: str, key: str) -> dict[str, str]:
-    """The header that a generated client makes of a scheme."""
+    """Make the header that a generated client sends for a scheme."""
     said = SCHEMES[scheme]
     if said["type"] == "http":
         return {"Authorization": f"{said['scheme'].title()} {key}"}
@@ -54,9 +54,7 @@ async def document_of(http: httpx.AsyncClient, server: Gateway) -> dict[str, Any
     return dict(answer.json())
 
 
-async def test_with_keys_the_document_and_the_gate_agree(
-    http: httpx.AsyncClient, tmp_path: Path
-) -> None:
+async def test_openapi_security_agrees_with_gate(http: httpx.AsyncClient, tmp_path: Path) -> None:
     keys = [
         entry(f"no-{scope.replace(':', '-')}", "acme", *(s for s in SCOPES if s != scope))
         for scope in SCOPES
@@ -80,14 +78,14 @@ async def test_with_keys_the_document_and_the_gate_agree(
         assert schemes == set(SCHEMES)
 
 
-async def test_without_keys_none_is_needed(http: httpx.AsyncClient) -> None:
+async def test_openapi_requires_no_key_if_none_is_configured(http: httpx.AsyncClient) -> None:
     async with gateway() as server:
         for one in operations(await document_of(http, server)):
             assert not one[2] or {} in one[2]
             assert await ask(http, one, {}) not in (401, 403), one
 
 
-async def test_dialects_clients_send_their_own_header(http: httpx.AsyncClient) -> None:
+async def test_openapi_lists_header_of_dialect_first(http: httpx.AsyncClient) -> None:
     async with gateway() as server:
         first = {one[:2]: next(iter(one[2][0]), "") for one in operations(
             await document_of(http, server)) if one[2]}  # fmt: skip

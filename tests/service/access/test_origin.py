@@ -1,4 +1,4 @@
-"""Which web pages may open a socket."""
+"""Origins of the web pages that may open a socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.live import gateway
     [
         ([], "a.org", [], True),  # not a browser
         (["http://a.org"], "a.org", [], True),
-        (["https://a.org"], "a.org", [], True),  # TLS ends before the service
+        (["https://a.org"], "a.org", [], True),  # TLS ends at a proxy
         (["https://a.org"], "a.org:443", [], True),
         (["http://a.org:80"], "a.org", [], True),
         (["http://A.org"], "a.ORG", [], True),
@@ -51,7 +51,7 @@ def test_is_allowed_compares_origins_with_host_and_list(
     assert is_allowed(origins, host, allowed) is fine
 
 
-def test_the_setting_is_a_list_or_has_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowed_origins_setting_accepts_list_or_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     want = ("https://a.org", "http://b.org:81")
     assert load_settings().allowed_origins == ()
     assert load_settings(allowed_origins=["https://A.org:443/", want[1]]).allowed_origins == want
@@ -60,14 +60,14 @@ def test_the_setting_is_a_list_or_has_commas(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("entry", ["a.org", "https://a.org/x", "ftp://a.org", "https://", "x:y:z"])
-def test_what_is_no_origin_is_refused_by_name(entry: str) -> None:
+def test_allowed_origins_setting_refuses_invalid_origin(entry: str) -> None:
     with pytest.raises(SettingsError, match="allowed_origins"):
         load_settings(allowed_origins=[entry])
     with pytest.raises(ValueError):
         parse_origin(entry)
 
 
-async def test_a_foreign_page_gets_403_and_the_code() -> None:
+async def test_handshake_from_foreign_origin_gets_403_with_code() -> None:
     async with gateway(allowed_origins=["https://friend.org"]) as server:
         for origin in (None, server.http, "https://friend.org"):
             async with connect(server.url, origin=origin and Origin(origin)) as socket:
@@ -82,7 +82,7 @@ async def test_a_foreign_page_gets_403_and_the_code() -> None:
             assert origin not in (response.body or b"").decode()
 
 
-async def test_every_socket_is_guarded() -> None:
+async def test_foreign_origin_is_refused_on_every_path() -> None:
     async with gateway() as server:
         for path in ("/v1/tts/stream", "/v1/audio/speech/stream", "/nowhere"):
             url = server.http.replace("http", "ws") + path

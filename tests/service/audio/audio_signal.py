@@ -1,4 +1,4 @@
-"""Signals to encode, and figures of what a decoder makes of them."""
+"""Test signals, and measures of decoded audio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE = 24_000
 
 
 def voice(samples: int, rate: int = RATE) -> Samples:
-    """Something like a voice: a gliding tone with harmonics, in syllables, over faint noise."""
+    """Make a voice-like signal: a gliding harmonic tone in syllables, over faint noise."""
     time_s = np.arange(samples) / rate
     phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 1.3 * time_s)) / rate
     top = min(25, rate // 2 // 150)
@@ -27,7 +27,7 @@ def voice(samples: int, rate: int = RATE) -> Samples:
 
 
 def run(encoder: AudioEncoder, samples: Samples, pieces: Sequence[int] = ()) -> list[Packet]:
-    """Encode ``samples`` in pieces of these lengths and the rest, and flush."""
+    """Encode ``samples`` in pieces of these lengths, then the rest, and flush."""
     packets = [p for piece in np.split(samples, np.cumsum(pieces)) for p in encoder.encode(piece)]
     return packets + encoder.flush()
 
@@ -37,7 +37,7 @@ def joined(packets: list[Packet]) -> bytes:
 
 
 def decoded_file(data: bytes) -> tuple[Samples, int]:
-    """A whole file's samples and their rate, by ffmpeg's own decoders."""
+    """Decode a whole file with ffmpeg's own decoders; return its samples and their rate."""
     with av.open(io.BytesIO(data)) as file:
         frames = [frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]
         rate = file.streams.audio[0].rate
@@ -47,14 +47,14 @@ def decoded_file(data: bytes) -> tuple[Samples, int]:
 
 
 def snr_db(wanted: Samples, got: Samples) -> float:
-    """Signal over difference, both from their first sample on."""
+    """Return the ratio of signal to difference in dB, aligned at the first samples."""
     count = min(len(wanted), len(got))
     wanted, got = wanted[:count].astype(np.float64), got[:count].astype(np.float64)
     return float(10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()))
 
 
 def lag(wanted: Samples, got: Samples) -> int:
-    """By how many samples ``got`` comes later, by cross-correlation."""
+    """Return by how many samples ``got`` is later, by cross-correlation."""
     size = len(wanted) + len(got)
     spectrum = np.fft.rfft(got, size) * np.fft.rfft(wanted, size).conj()
     peak = int(np.argmax(np.fft.irfft(spectrum, size)))
@@ -62,7 +62,7 @@ def lag(wanted: Samples, got: Samples) -> int:
 
 
 def upsampled(speech: Samples, scale: int) -> Samples:
-    """``speech`` at ``scale`` times its rate, through its spectrum: no resampler of ours."""
+    """Upsample by ``scale`` through the spectrum, without the service's resampler."""
     count = len(speech) * scale
     spectrum = np.zeros(count // 2 + 1, complex)
     short = np.fft.rfft(speech)
@@ -71,7 +71,7 @@ def upsampled(speech: Samples, scale: int) -> Samples:
 
 
 def spectrum_error_db(wanted: Samples, got: Samples, rate: int, below_hz: float) -> float:
-    """Difference of the magnitudes below a frequency, over the wanted ones: blind to phase."""
+    """Return the relative error of magnitudes below a frequency, in dB; phase is ignored."""
     count = min(len(wanted), len(got))
     band = np.fft.rfftfreq(count, 1 / rate) < below_hz
     wanted, got = (np.abs(np.fft.rfft(one[:count]))[band] for one in (wanted, got))
@@ -84,7 +84,7 @@ def stretched(samples: Samples, speed: float, rate: int = RATE) -> Samples:
 
 
 def pitch_hz(samples: Samples) -> float:
-    """The median fundamental of the voiced parts, by autocorrelation."""
+    """Return the median fundamental of the voiced parts, by autocorrelation."""
     size, found = 2048, []
     for at in range(0, len(samples) - size, size // 4):
         part = samples[at : at + size] * np.hanning(size)

@@ -1,4 +1,4 @@
-"""Listens to encoded audio with ffmpeg's decoders, through PyAV."""
+"""Decodes audio with ffmpeg, through PyAV, and compares it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from streaming.spec import Samples
 
-#: What a lossy encoder may add at the ends, in samples: its delay, and its last block.
+#: Samples that a lossy encoder may add at the ends: its delay, and its last block.
 PADDING = 2600
 
 
 def decoded(data: bytes) -> tuple[Samples, int]:
-    """What is in a file: mono float samples at 24 kHz, and the rate that they had."""
+    """Decode a file to mono float samples at 24 kHz; return them and their original rate."""
     with av.open(io.BytesIO(data)) as file:
         frames = list(file.decode(audio=0))
         to_float = av.AudioResampler("fltp", "mono", 24_000)
@@ -23,9 +23,9 @@ def decoded(data: bytes) -> tuple[Samples, int]:
 
 
 def likeness(got: Samples, want: Samples) -> float:
-    """The correlation of two sounds: 1 for the same, near 0 for different ones.
+    """Return the correlation of two sounds: 1 for the same, near 0 for different ones.
 
-    ``got`` may begin up to PADDING samples later, and hold more.
+    ``got`` may begin up to PADDING samples later, and be longer.
     """
     size = 1 << (len(got) + len(want)).bit_length()
     heard, meant = got - got.mean(), want - want.mean()

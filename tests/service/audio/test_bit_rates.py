@@ -1,4 +1,4 @@
-"""Bit rates that a client chooses, measured on what a decoder reads."""
+"""Bit rates that a client chooses, measured on the encoded audio."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bits_per_second(name: str, bit_rate: int | None, sample_rate: int | None = N
     ("sample_rate", "bit_rate"),
     [(8_000, 8_000), (22_050, 32_000), (24_000, 160_000), (44_100, 192_000), (48_000, 320_000)],
 )
-def test_mp3_frames_say_their_bit_rate(sample_rate: int, bit_rate: int) -> None:
+def test_mp3_frames_declare_requested_bit_rate(sample_rate: int, bit_rate: int) -> None:
     encoder = make_stream_encoder("mp3", RATE, sample_rate, bit_rate=bit_rate)
     data = joined(run(encoder, SPEECH))
     with av.open(io.BytesIO(data)) as file:
@@ -35,19 +35,19 @@ def test_mp3_frames_say_their_bit_rate(sample_rate: int, bit_rate: int) -> None:
     assert len(packets) > 50
 
 
-#: A page for each of fifty packets a second.
+#: Bits per second of page headers: fifty pages a second, 28 bytes each.
 OGG = 50 * 8 * 28
 
 
 @pytest.mark.parametrize(("name", "around"), [("opus", 0), ("ogg_opus", OGG)])
-def test_opus_takes_more_bits_for_more(name: str, around: int) -> None:
+def test_opus_size_follows_bit_rate(name: str, around: int) -> None:
     low, usual, high = (bits_per_second(name, rate) for rate in (12_000, None, 128_000))
     assert low < 0.6 * usual
     assert high > 1.5 * usual
     assert low < around + 1.4 * 12_000
 
 
-def test_aac_takes_more_bits_for_more() -> None:
+def test_aac_size_follows_bit_rate() -> None:
     low, usual, high = (bits_per_second("aac", rate) for rate in (16_000, None, 128_000))
     assert low < 0.6 * usual < 0.6 * high
 
@@ -67,7 +67,7 @@ def test_aac_takes_more_bits_for_more() -> None:
         ("wav", 24_000, 384_000),
     ],
 )
-def test_what_a_format_cannot_have_is_refused(name: str, sample_rate: int, bit_rate: int) -> None:
+def test_unsupported_bit_rate_is_refused(name: str, sample_rate: int, bit_rate: int) -> None:
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, "bitrate")
@@ -75,8 +75,8 @@ def test_what_a_format_cannot_have_is_refused(name: str, sample_rate: int, bit_r
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
 @pytest.mark.parametrize("sample_rate", [8_000, 16_000, 24_000, 48_000])
-def test_encoders_accept_every_listed_bit_rate(name: str, sample_rate: int) -> None:
-    """The ends of the ranges that a refusal names are no promise that the encoder breaks."""
+def test_encoder_accepts_bit_rate_limits_named_in_refusal(name: str, sample_rate: int) -> None:
+    """The limits that a refusal names are themselves accepted."""
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, sample_rate, bit_rate=1)
     numbers = [

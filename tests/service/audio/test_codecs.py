@@ -1,4 +1,4 @@
-"""Each encoding against a decoder that is not its own."""
+"""Each encoding, checked with an independent decoder."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _ffmpeg(codec: str, samples: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     ("codec", "table"), [("pcm_mulaw", mulaw_table()), ("pcm_alaw", alaw_table())]
 )
-def test_g711_is_ffmpegs_for_every_sample(codec: str, table: np.ndarray) -> None:
+def test_g711_matches_ffmpeg_for_every_sample(codec: str, table: np.ndarray) -> None:
     assert table[EVERY_SAMPLE.view(np.uint16)].tobytes() == _ffmpeg(codec, EVERY_SAMPLE)
 
 
-def test_g711_as_the_recommendation_has_it() -> None:
+def test_g711_matches_itu_recommendation() -> None:
     def code(table: np.ndarray, sample: int) -> int:
         return int(table[sample & 0xFFFF])
 
@@ -55,7 +55,7 @@ def test_g711_as_the_recommendation_has_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["pcm_mulaw", "pcm_alaw"])
-def test_telephony_frames_have_160_bytes_and_ffmpeg_reads_them(name: str) -> None:
+def test_telephony_frames_have_160_bytes_and_decode_with_ffmpeg(name: str) -> None:
     encoder = make_stream_encoder(name, RATE, frame_ms=20)
     assert encoder.sample_rate == 8000
     packets = run(encoder, SPEECH, PIECES)
@@ -70,14 +70,14 @@ def test_telephony_frames_have_160_bytes_and_ffmpeg_reads_them(name: str) -> Non
     assert snr_db(wanted, got) > 35
 
 
-def test_a_wav_of_unknown_length_is_read_to_its_end() -> None:
+def test_wav_of_unknown_length_decodes_to_end() -> None:
     packets = run(make_stream_encoder("wav", RATE), SPEECH, PIECES)
     samples, rate = decoded_file(joined(packets))
     assert rate == RATE
     assert np.array_equal(samples * 32768, to_s16(SPEECH))
 
 
-def test_a_wav_of_known_length_is_right() -> None:
+def test_wav_of_known_length_has_correct_header() -> None:
     data = to_s16(SPEECH).astype("<i2").tobytes()
     with wave.open(io.BytesIO(wav_header(RATE, len(SPEECH)) + data)) as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE)
@@ -87,7 +87,7 @@ def test_a_wav_of_known_length_is_right() -> None:
 
 @pytest.mark.parametrize("name", ["wav", "flac"])
 @pytest.mark.parametrize("length", [1, 960, 40_001])
-def test_a_whole_file_tells_its_length(name: str, length: int) -> None:
+def test_tell_length_declares_length_of_wav_and_flac(name: str, length: int) -> None:
     packets = run(make_stream_encoder(name, RATE), SPEECH[:length], PIECES)
     file = bytearray(joined(packets))
     tell_length(name, file, sum(packet.samples for packet in packets))
@@ -98,7 +98,7 @@ def test_a_whole_file_tells_its_length(name: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["mp3", "ogg_opus", "aac", "pcm_s16le"])
-def test_what_tells_no_length_is_left_as_it_is(name: str) -> None:
+def test_tell_length_leaves_other_formats_unchanged(name: str) -> None:
     data = joined(run(make_stream_encoder(name, RATE), SPEECH))
     file = bytearray(data)
     tell_length(name, file, len(SPEECH))
@@ -106,7 +106,7 @@ def test_what_tells_no_length_is_left_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("rate", SAMPLE_RATES)
-def test_flac_loses_nothing(rate: int) -> None:
+def test_flac_is_lossless(rate: int) -> None:
     speech = voice(20_001, rate)
     samples, told = decoded_file(joined(run(make_stream_encoder("flac", rate), speech, PIECES)))
     assert told == rate
@@ -115,7 +115,7 @@ def test_flac_loses_nothing(rate: int) -> None:
 
 @pytest.mark.parametrize(("name", "least_db"), [("mp3", 20), ("aac", 20)])
 @pytest.mark.parametrize("rate", SAMPLE_RATES)
-def test_lossy_files_start_after_the_declared_delay(name: str, least_db: int, rate: int) -> None:
+def test_lossy_files_start_after_declared_delay(name: str, least_db: int, rate: int) -> None:
     speech = voice(60_001, rate)
     encoder = make_stream_encoder(name, rate)
     packets = run(encoder, speech, PIECES)
@@ -130,7 +130,7 @@ def test_lossy_files_start_after_the_declared_delay(name: str, least_db: int, ra
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 48_000])
-def test_ogg_opus_has_the_right_length(rate: int) -> None:
+def test_ogg_opus_keeps_length_and_position(rate: int) -> None:
     seconds = 2.5
     speech = voice(int(seconds * rate), rate)
     samples, told = decoded_file(joined(run(make_stream_encoder("ogg_opus", rate), speech, PIECES)))
@@ -142,7 +142,7 @@ def test_ogg_opus_has_the_right_length(rate: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
-def test_files_come_out_while_audio_goes_in(name: str) -> None:
+def test_file_encoders_return_packets_while_encoding(name: str) -> None:
     encoder = make_stream_encoder(name, RATE)
     pieces = np.split(SPEECH, range(480, len(SPEECH), 480))
     came = [sum(len(p.data) for p in encoder.encode(piece)) for piece in pieces]
@@ -158,33 +158,33 @@ def test_files_come_out_while_audio_goes_in(name: str) -> None:
 
 
 def encoder_block(name: str) -> int:
-    """Samples that the format cannot cut any smaller."""
+    """Return the format's smallest block in samples."""
     return {"flac": 576, "mp3": 576, "ogg_opus": 480, "aac": 1024}[name]
 
 
 @pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
-def test_file_encoders_do_not_depend_on_pieces(name: str) -> None:
+def test_file_encoders_do_not_depend_on_piece_sizes(name: str) -> None:
     whole = run(make_stream_encoder(name, RATE), SPEECH)
     pieces = run(make_stream_encoder(name, RATE), SPEECH, PIECES)
     assert np.array_equal(decoded_file(joined(whole))[0], decoded_file(joined(pieces))[0])
 
 
 @pytest.mark.parametrize("name", ["flac", "ogg_opus", "mp3", "aac"])
-def test_an_empty_file_ends_at_once(name: str) -> None:
+def test_file_encoder_without_audio_flushes_once(name: str) -> None:
     encoder = make_stream_encoder(name, RATE)
     packets = encoder.flush()
     assert sum(packet.samples for packet in packets) == 0
     assert encoder.flush() == []
 
 
-def test_a_forgotten_file_is_no_harm() -> None:
+def test_unfinished_file_encoder_is_deleted_without_warning() -> None:
     encoder = make_stream_encoder("flac", RATE)
     assert isinstance(encoder, FileEncoder)
     encoder.encode(SPEECH)
-    del encoder  # a client that left: warnings are errors here
+    del encoder  # as when a client leaves; a warning would be an error here
 
 
-def test_every_format_has_a_media_type() -> None:
+def test_media_types_are_audio_and_have_encoders() -> None:
     for name, media_type in MEDIA_TYPES.items():
         assert media_type.startswith("audio/")
         assert make_stream_encoder(name, RATE).encode(SPEECH[:0]) == []
@@ -201,7 +201,7 @@ def test_every_format_has_a_media_type() -> None:
         ("pcm_mulaw", 0, 0, "sample_rate"),
     ],
 )
-def test_what_a_format_cannot_do_is_refused(
+def test_unsupported_sample_rate_or_frame_ms_is_refused(
     name: str, rate: int | None, frame_ms: int, param: str
 ) -> None:
     with pytest.raises(RequestError) as caught:

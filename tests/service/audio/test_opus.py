@@ -1,4 +1,4 @@
-"""One suite for both libopus bindings; decoders of another make than the encoder."""
+"""Opus encoding with both libopus bindings, checked with ffmpeg's own decoder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def make(binding: type, rate: int, frame_ms: int) -> OpusEncoder:
 
 
 def decoded(packets: list[Packet]) -> Samples:
-    """At 48 kHz, by ffmpeg's own Opus decoder, which shares no code with libopus; nothing is
-    told to it of pre-skip, so it gives all that is in the packets.
+    """Decode at 48 kHz with ffmpeg's own Opus decoder, which shares no code with libopus.
+
+    Pre-skip is declared as 0, so all samples of the packets are returned.
     """
     decoder = av.AudioCodecContext.create("opus", "r")
     decoder.sample_rate, decoder.layout = CLOCK, "mono"
@@ -53,7 +54,7 @@ def decoded(packets: list[Packet]) -> Samples:
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("frame_ms", OPUS_FRAME_MS)
-def test_an_utterance_comes_back_whole(binding: type, rate: int, frame_ms: int) -> None:
+def test_opus_keeps_whole_utterance(binding: type, rate: int, frame_ms: int) -> None:
     speech = voice(2 * rate + 11, rate)
     encoder = make(binding, rate, frame_ms)
     packets = run(encoder, speech, [1, 100, 0, 5000])
@@ -74,7 +75,7 @@ def test_an_utterance_comes_back_whole(binding: type, rate: int, frame_ms: int) 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("frame_ms", OPUS_FRAME_MS)
-def test_packets_last_as_long_as_they_say(binding: type, frame_ms: int) -> None:
+def test_opus_packets_have_declared_duration(binding: type, frame_ms: int) -> None:
     for packet in run(make(binding, 24_000, frame_ms), voice(10_000)):
         assert opus_packet_ms(packet.data) == frame_ms
         assert packet.samples == 24 * frame_ms
@@ -82,14 +83,14 @@ def test_packets_last_as_long_as_they_say(binding: type, frame_ms: int) -> None:
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("length", [1, 300, 323, 324, 325, 480, 480 * 5 - 156])
-def test_short_utterances_and_full_packets(binding: type, length: int) -> None:
+def test_opus_pads_utterances_to_full_packets(binding: type, length: int) -> None:
     packets = run(make(binding, 24_000, 20), voice(length))
     assert sum(packet.samples - packet.padding for packet in packets) == length
     assert len(packets) == -(-(length + 156) // 480)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_a_second_utterance_goes_on_in_the_same_stream(binding: type) -> None:
+def test_opus_continues_stream_with_second_utterance(binding: type) -> None:
     encoder = make(binding, 24_000, 20)
     texts = [voice(12_345), voice(20_001)]
     parts = [run(encoder, text, [777]) for text in texts]
@@ -101,30 +102,32 @@ def test_a_second_utterance_goes_on_in_the_same_stream(binding: type) -> None:
         piece = heard[start + 312 :][: 2 * len(text)]
         assert abs(lag(upsampled(text, 2), piece)) <= 2
         assert snr_db(upsampled(text, 2), piece) > 18
-    quiet = heard[starts[1] + 20 : starts[1] + 280]  # between the two
+    quiet = heard[starts[1] + 20 : starts[1] + 280]  # between the utterances
     assert np.abs(quiet).max() < 0.02
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_louder_than_full_scale_is_clipped(binding: type) -> None:
+def test_opus_clips_samples_over_full_scale(binding: type) -> None:
     heard = decoded(run(make(binding, 24_000, 20), 50 * voice(12_000)))
     assert 0.5 < np.abs(heard).max() < 1.5
 
 
-def test_the_factory_takes_20_ms_by_default() -> None:
+def test_opus_packets_are_20_ms_by_default() -> None:
     encoder = make_stream_encoder("opus", 24_000)
     assert (encoder.sample_rate, encoder.delay_samples, encoder.inline) == (24_000, 156, False)
     assert {packet.samples for packet in run(encoder, voice(5000))} == {480}
 
 
-def test_other_rates_are_resampled_first() -> None:
+def test_opus_resamples_to_requested_rate() -> None:
     packets = run(make_stream_encoder("opus", 24_000, 48_000, 40), voice(48_000), [960] * 20)
     assert sum(packet.samples - packet.padding for packet in packets) == 96_000
     heard = decoded(packets)[312:][:96_000]
     assert snr_db(upsampled(voice(48_000), 2), heard) > 18
 
 
-def test_without_the_systems_library_pyavs_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_opus_uses_bundled_library_without_system_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(opus_frames, "_opuslib", None)
     assert isinstance(open_opus(24_000, 480), BundledOpus)
 
@@ -135,7 +138,7 @@ def test_opus_packet_ms_refuses_bad_packets(bad: bytes) -> None:
         opus_packet_ms(bad)
 
 
-def test_durations_of_all_configurations() -> None:
+def test_opus_packet_ms_reads_all_configurations() -> None:
     ms = [opus_packet_ms(bytes([config << 3])) for config in range(32)]
     assert ms[:4] == [10, 20, 40, 60]
     assert ms[12:16] == [10, 20, 10, 20]

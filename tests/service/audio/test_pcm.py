@@ -24,13 +24,13 @@ def test_s16_rounds_and_clips() -> None:
     assert packet.samples == len(EXTREMES)
 
 
-def test_pack_f32_changes_nothing() -> None:
+def test_f32_keeps_samples_unchanged() -> None:
     (packet,) = make_stream_encoder("pcm_f32le", RATE).encode(EXTREMES)
     assert np.array_equal(np.frombuffer(packet.data, "<f4"), EXTREMES)
 
 
 @pytest.mark.parametrize("pieces", [[400], [1] * 400, [0, 100, 7, 293]])
-def test_fade_in_rises_once_however_the_samples_are_split(pieces: list[int]) -> None:
+def test_fade_in_rises_once_for_any_piece_sizes(pieces: list[int]) -> None:
     encoder = make_stream_encoder("pcm_f32le", RATE, fade_in_ms=10)
     given = np.ones(400, np.float32)
     packets, at = [], 0
@@ -47,7 +47,7 @@ def test_fade_in_rises_once_however_the_samples_are_split(pieces: list[int]) -> 
 
 
 @given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 3))
-def test_packets_have_their_length_and_nothing_is_lost(pieces: list[int], frame_ms: int) -> None:
+def test_packets_have_frame_length_and_keep_all_samples(pieces: list[int], frame_ms: int) -> None:
     total = np.arange(sum(pieces), dtype=np.float32)
     encoder = make_stream_encoder("pcm_f32le", RATE, frame_ms=frame_ms)
     packets, at = [], 0
@@ -61,7 +61,7 @@ def test_packets_have_their_length_and_nothing_is_lost(pieces: list[int], frame_
     assert sum(packet.samples for packet in packets) == len(total)
 
 
-def test_wav_has_one_header() -> None:
+def test_wav_stream_has_one_header() -> None:
     encoder = make_stream_encoder("wav", RATE)
     first, second = encoder.encode(EXTREMES) + encoder.encode(EXTREMES)
     assert encoder.encode(EXTREMES[:0]) == encoder.flush() == []
@@ -74,7 +74,7 @@ def test_wav_has_one_header() -> None:
     ("samples", "data", "riff"),
     [(None, 2**32 - 1, 2**32 - 1), (0, 0, 36), (5, 10, 46), (2**31, 2**32 - 1, 2**32 - 1)],
 )
-def test_wav_sizes(samples: int | None, data: int, riff: int) -> None:
+def test_wav_header_declares_sizes(samples: int | None, data: int, riff: int) -> None:
     header = wav_header(RATE, samples)
     assert len(header) == 44
     assert struct.unpack_from("<I", header, 40) == (data,)
@@ -85,7 +85,9 @@ def test_wav_sizes(samples: int | None, data: int, riff: int) -> None:
     ("name", "rate", "param"),
     [("mp2", None, "encoding"), ("pcm_s16le", 11_025, "sample_rate"), ("wav", 1, "sample_rate")],
 )
-def test_what_is_not_there_is_refused(name: str, rate: int | None, param: str) -> None:
+def test_unknown_encoding_or_sample_rate_is_refused(
+    name: str, rate: int | None, param: str
+) -> None:
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, rate)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)
@@ -95,7 +97,7 @@ def test_what_is_not_there_is_refused(name: str, rate: int | None, param: str) -
     ("name", "codec"),
     [("wav_f32le", "pcm_f32le"), ("wav_mulaw", "pcm_mulaw"), ("wav_alaw", "pcm_alaw")],
 )
-def test_other_wav_files_are_read_by_ffmpeg(name: str, codec: str) -> None:
+def test_wav_with_f32_or_g711_decodes_with_ffmpeg(name: str, codec: str) -> None:
     encoder = make_stream_encoder(name, RATE)
     samples = np.sin(np.arange(2400) / 10).astype(np.float32) * np.float32(0.5)
     packets = encoder.encode(samples[:1000]) + encoder.encode(samples[1000:]) + encoder.flush()

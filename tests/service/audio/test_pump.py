@@ -14,7 +14,7 @@ from streaming.spec import Samples
 
 
 class StalledEncoder(PcmEncoder):
-    """PCM that waits for the test's permit, one per call, and notes the threads it runs in."""
+    """A PCM encoder that waits for a permit at each call and records the threads it runs in."""
 
     def __init__(self, *, inline: bool = False) -> None:
         super().__init__(pack_f32, 24_000)
@@ -37,7 +37,7 @@ class StalledEncoder(PcmEncoder):
 
 
 class Desk:
-    """A pump, and what came out of it in order."""
+    """A pump, and its output in order."""
 
     def __init__(self, tasks: asyncio.TaskGroup, encoder: StalledEncoder, limit: int = 100) -> None:
         self.encoder, self.came = encoder, list[str]()
@@ -55,7 +55,7 @@ class Desk:
         self.pump.after(lambda: self.came.append(text))
 
 
-async def test_inline_means_at_once_and_here() -> None:
+async def test_pump_runs_inline_encoder_at_once_in_same_thread() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(inline=True))
         desk.audio(1)
@@ -65,7 +65,7 @@ async def test_inline_means_at_once_and_here() -> None:
         assert desk.encoder.threads == {threading.get_ident()}
 
 
-async def test_messages_wait_for_the_audio_before_them() -> None:
+async def test_pump_keeps_messages_behind_earlier_audio() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder())
         desk.say("first")
@@ -81,13 +81,13 @@ async def test_messages_wait_for_the_audio_before_them() -> None:
     assert threading.get_ident() not in desk.encoder.threads
 
 
-async def test_a_drop_forgets_what_waits_and_what_is_at_work() -> None:
+async def test_pump_drop_discards_waiting_and_running_jobs() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder())
         for value in range(3):
             desk.audio(value)
             desk.say("message")
-        await asyncio.to_thread(desk.encoder.entered.acquire)  # the first is in the thread
+        await asyncio.to_thread(desk.encoder.entered.acquire)  # the first job is in the thread
         desk.pump.drop()
         desk.audio(4)
         desk.encoder.gate.release(3)
@@ -96,7 +96,7 @@ async def test_a_drop_forgets_what_waits_and_what_is_at_work() -> None:
     assert not desk.encoder.entered.acquire(blocking=False), "it encoded for nobody"
 
 
-async def test_there_is_room_again_when_half_of_what_may_wait_is_encoded() -> None:
+async def test_pump_room_waits_until_half_of_limit_is_free() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)
         await desk.pump.room()
@@ -113,7 +113,7 @@ async def test_there_is_room_again_when_half_of_what_may_wait_is_encoded() -> No
         desk.encoder.gate.release(2)
 
 
-async def test_too_much_waiting_is_told_once_and_messages_still_come() -> None:
+async def test_pump_over_limit_fails_once_and_still_passes_messages() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)
         desk.audio(1, samples=10)
@@ -127,7 +127,7 @@ async def test_too_much_waiting_is_told_once_and_messages_still_come() -> None:
     assert [error.code for error in desk.errors] == [ErrorCode.OVERLOADED]
 
 
-async def test_pump_has_room_again_once_audio_is_encoded() -> None:
+async def test_pump_limit_does_not_count_encoded_audio() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)
         desk.encoder.gate.release(5)
@@ -138,7 +138,7 @@ async def test_pump_has_room_again_once_audio_is_encoded() -> None:
     assert desk.errors == []
 
 
-async def test_an_encoder_that_breaks_ends_the_audio() -> None:
+async def test_pump_ends_audio_after_encoder_error() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder())
         desk.encoder.error = RuntimeError("of the library's")
@@ -152,7 +152,7 @@ async def test_an_encoder_that_breaks_ends_the_audio() -> None:
     assert desk.pump.failure is desk.errors[0]
 
 
-async def test_after_a_drop_no_failure_is_told() -> None:
+async def test_pump_reports_no_failure_after_drop() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder())
         desk.encoder.error = RuntimeError

@@ -21,7 +21,7 @@ def streamed(resampler: Resampler, samples: Samples, pieces: list[int]) -> Sampl
 
 
 @given(st.sampled_from(OTHERS), st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 30_000))
-def test_streamed_equals_one_shot(rate: int, pieces: list[int], length: int) -> None:
+def test_resampler_in_pieces_equals_one_shot(rate: int, pieces: list[int], length: int) -> None:
     pieces = [piece for at, piece in enumerate(pieces) if sum(pieces[: at + 1]) <= length]
     got = streamed(Resampler(RATE, rate), NOISE[:length], pieces)
     assert len(got) == -(-length * rate // RATE)
@@ -29,7 +29,7 @@ def test_streamed_equals_one_shot(rate: int, pieces: list[int], length: int) -> 
 
 
 @pytest.mark.parametrize("rate", OTHERS)
-def test_no_more_than_its_constant_delay_is_held_back(rate: int) -> None:
+def test_resampler_delay_is_bounded(rate: int) -> None:
     resampler, came = Resampler(RATE, rate), 0
     for pushed in range(960, 40 * 960, 960):
         came += len(resampler.push(NOISE[:960]))
@@ -38,19 +38,19 @@ def test_no_more_than_its_constant_delay_is_held_back(rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", OTHERS)
-def test_a_click_at_either_end_is_kept(rate: int) -> None:
+def test_resampler_keeps_clicks_at_both_ends(rate: int) -> None:
     clicks = np.zeros(9_600, np.float32)
     clicks[[0, -1]] = 1
     got = streamed(Resampler(RATE, rate), clicks, [5, 960])
     part = rate // 100
-    whole = min(1, rate / RATE) * 0.25  # a click is spread, and half of it lies outside
+    whole = min(1, rate / RATE) * 0.25  # a click is spread out, and half of that lies outside
     assert abs(got[:part]).max() > whole
     assert abs(got[-part:]).max() > whole / 3
     assert abs(got[part:-part]).max() < 1e-2
 
 
 @pytest.mark.parametrize("rate", OTHERS)
-def test_after_the_end_it_begins_anew(rate: int) -> None:
+def test_resampler_can_be_reused_after_finish(rate: int) -> None:
     resampler = Resampler(RATE, rate)
     first = streamed(resampler, NOISE[:10_007], [480, 3])
     assert np.array_equal(streamed(resampler, NOISE[:10_007], [17]), first)
@@ -58,8 +58,8 @@ def test_after_the_end_it_begins_anew(rate: int) -> None:
 
 @pytest.mark.parametrize("hertz", [200, 1000, 3200])
 @pytest.mark.parametrize("rate", OTHERS)
-def test_the_signal_stays_where_it_was(rate: int, hertz: int) -> None:
-    """A tone keeps its height, its shape, and its place to a sample of the new rate."""
+def test_resampler_keeps_amplitude_and_position_of_tone(rate: int, hertz: int) -> None:
+    """The position is kept to within one sample of the new rate."""
     time_s = np.arange(rate) / rate
     tone = np.sin(2 * np.pi * hertz * np.arange(RATE) / RATE)
     got = streamed(Resampler(RATE, rate), tone.astype(np.float32), [960])
@@ -75,7 +75,7 @@ def test_the_signal_stays_where_it_was(rate: int, hertz: int) -> None:
 
 
 @pytest.mark.parametrize("rate", OTHERS)
-def test_the_spectrum_is_that_of_the_fixed_rate_engine(rate: int) -> None:
+def test_resampler_spectrum_matches_one_shot_soxr(rate: int) -> None:
     speech = voice(72_000)
     wanted = soxr.resample(speech, RATE, rate, quality="VHQ")
     got = streamed(Resampler(RATE, rate), speech, [960])
@@ -83,7 +83,7 @@ def test_the_spectrum_is_that_of_the_fixed_rate_engine(rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000])
-def test_what_the_new_rate_cannot_hold_is_gone(rate: int) -> None:
+def test_resampler_removes_frequencies_above_nyquist(rate: int) -> None:
     above = np.sin(2 * np.pi * (rate / 2 + 600) * np.arange(RATE) / RATE)
     got = streamed(Resampler(RATE, rate), above.astype(np.float32), [960])
     assert np.abs(got[rate // 10 : -rate // 10]).max() < 1e-3
@@ -91,7 +91,7 @@ def test_what_the_new_rate_cannot_hold_is_gone(rate: int) -> None:
 
 @pytest.mark.parametrize("rate", OTHERS)
 @pytest.mark.parametrize("frame_ms", [0, 20])
-def test_any_encoder_gets_the_resampled_audio(rate: int, frame_ms: int) -> None:
+def test_encoder_receives_resampled_audio(rate: int, frame_ms: int) -> None:
     encoder = make_stream_encoder("pcm_f32le", RATE, rate, frame_ms)
     assert encoder.sample_rate == rate
     speech = voice(33_333)

@@ -1,4 +1,4 @@
-"""Speech at another tempo: as long as it says, as high as it was, and all of it there."""
+"""Time stretching: exact length, unchanged pitch and loudness, and nothing lost."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.service.audio.audio_signal import (
 
 SPEEDS = (0.25, 0.4, 0.5, 0.8, 0.97, 1.1, 1.5, 2.0, 2.4, 4.0)
 PIECES = (1, 239, 241, 0, 960, 7, 4000)
-#: Not a whole piece.
+#: One sample short of a piece of 10 ms.
 TAIL = 239
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
 @pytest.mark.parametrize("length", [0, 1, 500, 40_001])
-def test_lengths_are_exact_and_the_pieces_do_not_matter(speed: float, length: int) -> None:
+def test_stretch_length_is_exact_for_any_piece_sizes(speed: float, length: int) -> None:
     speech = voice(length)
     stretch, parts = TimeStretch(RATE, speed), []
     for piece in np.split(speech, np.cumsum(PIECES)):
@@ -44,19 +44,19 @@ def test_lengths_are_exact_and_the_pieces_do_not_matter(speed: float, length: in
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_the_voice_keeps_its_pitch_and_its_loudness(speed: float) -> None:
+def test_stretch_keeps_pitch_and_loudness_of_voice(speed: float) -> None:
     speech = voice(4 * RATE)
     slow = stretched(speech, speed)
     assert pitch_hz(slow) == pytest.approx(pitch_hz(speech), rel=0.04)
     wrong = np.interp(np.arange(0, len(speech), speed), np.arange(len(speech)), speech)
-    if not 0.9 < speed < 1.1:  # the measure would notice a tape that runs faster
+    if not 0.9 < speed < 1.1:  # the measure notices plain resampling
         assert pitch_hz(wrong.astype(np.float32)) != pytest.approx(pitch_hz(speech), rel=0.08)
     loudness = [np.sqrt((one**2).mean()) for one in (slow, speech)]
     assert loudness[0] == pytest.approx(loudness[1], rel=0.1)
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_a_tone_keeps_its_frequency(speed: float) -> None:
+def test_stretch_keeps_frequency_of_tone(speed: float) -> None:
     tone = (0.3 * np.sin(2 * np.pi * 220 * np.arange(4 * RATE) / RATE)).astype(np.float32)
     middle = stretched(tone, speed)[3000:-6000]
     spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle)), 1 << 19))
@@ -64,8 +64,8 @@ def test_a_tone_keeps_its_frequency(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_everything_is_heard_when_it_should_be(speed: float) -> None:
-    """A tone that rises tells at each moment which place of the speech is heard."""
+def test_stretch_keeps_input_at_proportional_times(speed: float) -> None:
+    """The frequency of a rising tone shows which part of the input is heard."""
     low_hz, high_hz, seconds = 300.0, 3000.0, 4.0
     time_s = np.arange(int(seconds * RATE)) / RATE
     rise = (high_hz - low_hz) / seconds
@@ -76,7 +76,7 @@ def test_everything_is_heard_when_it_should_be(speed: float) -> None:
         part = heard[at : at + size] * np.hanning(size)
         hz = np.argmax(np.abs(np.fft.rfft(part, 16 * size))) * RATE / (16 * size)
         errors_s.append((hz - low_hz) / rise - (at + size / 2) * speed / RATE)
-    most_s = 0.03 if 0.5 <= speed <= 2 else 0.1  # of speech
+    most_s = 0.03 if 0.5 <= speed <= 2 else 0.1  # seconds of the input
     assert np.abs(errors_s).max() < most_s
     ends = np.diff(errors_s)
     assert np.abs(ends).max() < 2 * most_s
@@ -85,7 +85,7 @@ def test_everything_is_heard_when_it_should_be(speed: float) -> None:
 @pytest.mark.parametrize("speed", SPEEDS)
 @pytest.mark.parametrize("rate", [16_000, 24_000, 44_100])
 @pytest.mark.parametrize("piece_s", [0.0003, 0.0099, 0.01])
-def test_no_more_is_held_back_than_it_says(speed: float, rate: int, piece_s: float) -> None:
+def test_stretch_holds_back_at_most_held_back_s(speed: float, rate: int, piece_s: float) -> None:
     stretch, speech, given = TimeStretch(rate, speed), voice(3 * rate, rate), 0
     piece, worst_s = round(rate * piece_s), 0.0
     for at in range(0, len(speech), piece):
@@ -96,7 +96,7 @@ def test_no_more_is_held_back_than_it_says(speed: float, rate: int, piece_s: flo
     assert worst_s > held_back_s(speed, rate) / 2
 
 
-def test_at_its_own_speed_nothing_is_touched() -> None:
+def test_speed_of_one_leaves_samples_unchanged() -> None:
     speech = voice(12_345)
     assert held_back_s(1.0, RATE) == 0
     encoder = make_stream_encoder("pcm_f32le", RATE, speed=1.0)
@@ -105,7 +105,7 @@ def test_at_its_own_speed_nothing_is_touched() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, 0.2499, 4.001, float("nan")])
-def test_other_speeds_are_refused(speed: float) -> None:
+def test_speed_out_of_range_is_refused(speed: float) -> None:
     with pytest.raises(ValueError):
         TimeStretch(RATE, speed)
     with pytest.raises(RequestError) as caught:
@@ -114,7 +114,7 @@ def test_other_speeds_are_refused(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [SLOWEST, 1.25, FASTEST])
-def test_stretching_works_before_every_encoder(speed: float) -> None:
+def test_stretch_works_before_every_encoder(speed: float) -> None:
     speech = voice(20_001)
     plain = joined(run(make_stream_encoder("pcm_f32le", RATE, speed=speed), speech))
     assert plain == stretched(speech, speed).tobytes()
@@ -131,7 +131,7 @@ def test_stretching_works_before_every_encoder(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.5, 0.9, 1.5, 3.0])
-def test_stretching_keeps_the_last_samples(speed: float) -> None:
+def test_stretch_keeps_last_samples(speed: float) -> None:
     tone = np.sin(np.arange(RATE + TAIL) * 0.05).astype(np.float32)
     hushed = tone.copy()
     hushed[RATE:] = 0.0

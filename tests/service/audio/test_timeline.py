@@ -9,7 +9,7 @@ from streaming.word_timing import WordTiming
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=20), st.integers(0, 10**6))
-def test_at_the_codecs_rate_nothing_changes(parts: list[tuple[int, bool]], asked: int) -> None:
+def test_timeline_at_codec_rate_keeps_positions(parts: list[tuple[int, bool]], asked: int) -> None:
     timeline = Timeline(24_000, 24_000)
     for samples, ends in parts:
         timeline.add(samples, samples, ends_utterance=ends)
@@ -18,15 +18,15 @@ def test_at_the_codecs_rate_nothing_changes(parts: list[tuple[int, bool]], asked
 
 def test_timeline_maps_samples_of_another_rate() -> None:
     timeline = Timeline(24_000, 8_000)
-    timeline.add(2400, 700, ends_utterance=False)  # the resampler holds 100 back
+    timeline.add(2400, 700, ends_utterance=False)  # the resampler holds back 100
     assert timeline.to_codec(700) == 2100
     timeline.add(2400, 900, ends_utterance=True)
     assert [timeline.to_codec(n) for n in (0, 1, 1599, 1600, 1601)] == [0, 3, 4797, 4800, 4800]
 
 
-def test_an_encoders_delay_and_silence_are_no_time_of_the_codecs() -> None:
+def test_timeline_excludes_encoder_delay_and_padding() -> None:
     timeline = Timeline(24_000, 48_000, 312)
-    for _ in range(2):  # 1000 of the codec's samples are 2000; three packets of 960
+    for _ in range(2):  # 1000 codec samples are 2000 sent ones, in three packets of 960
         timeline.add(1000, 1920, ends_utterance=False)
         timeline.add(0, 960, ends_utterance=True)
     assert [timeline.to_codec(n) for n in (0, 312, 314, 2312, 2880)] == [0, 0, 1, 1000, 1000]
@@ -35,17 +35,17 @@ def test_an_encoders_delay_and_silence_are_no_time_of_the_codecs() -> None:
     assert timeline.sent_samples == 5760
 
 
-def test_what_is_sent_is_heard_later_by_the_delay_and_the_silence_before_it() -> None:
+def test_late_s_is_encoder_delay_plus_earlier_padding() -> None:
     timeline = Timeline(24_000, 48_000, 312)
     for number in range(3):
         assert timeline.late_s == pytest.approx(312 / 48_000 + number * 880 / 48_000)
-        timeline.add(1000, 2880, ends_utterance=True)  # 2000 of them are the codec's
+        timeline.add(1000, 2880, ends_utterance=True)  # 2000 of them are audio
     plain = Timeline(24_000, 24_000)
     plain.add(1000, 1000, ends_utterance=True)
     assert plain.late_s == 0.0
 
 
-def test_later_shifts_words() -> None:
+def test_later_shifts_word_timings() -> None:
     word = WordTiming("so", 1, 3, 100.0, 200.0)
     assert later([word], 50.0) == [WordTiming("so", 1, 3, 150.0, 250.0)]
 

@@ -1,4 +1,4 @@
-"""Files of API keys for tests: each key's secret is chosen here, the file knows its digest."""
+"""API key files for tests, which choose the secrets; the files hold their digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def entry(secret: str, tenant: str, *scopes: str, **fields: Any) -> dict[str, Any]:
-    """A key. ``expires_s``: seconds from now, negative for the past; other fields as they are."""
+    """Make a key's entry. ``expires_s``: seconds from now, negative for the past."""
     if (seconds := fields.pop("expires_s", None)) is not None:
         fields["expires_at"] = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     return {
@@ -23,11 +23,11 @@ def entry(secret: str, tenant: str, *scopes: str, **fields: Any) -> dict[str, An
 
 
 def write_keys(path: Path, *keys: dict[str, Any], **tenants: dict[str, Any]) -> Path:
-    """Write the file as an editor would: in place."""
+    """Write the file in place, as an editor does."""
     path.write_text(json.dumps({"tenants": tenants, "keys": list(keys)}))
     return path
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """The header of most clients."""
+    """Make the header that most clients send."""
     return {"Authorization": f"Bearer {secret}"}

@@ -1,4 +1,4 @@
-"""Changing the file of keys where it lies: behind links, and owned by somebody else."""
+"""Edits of a key file behind a symbolic link or under another owner, and dates of expiry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.auth.keys import KeyFileError, Scope, issue, parse_expiry, read_key
 from tests.service.auth.keyring import entry, write_keys
 
 
-def test_the_file_behind_a_link_is_changed(tmp_path: Path) -> None:
+def test_key_file_behind_symlink_is_changed(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "srv").mkdir()
     file = write_keys(tmp_path / "srv" / "keys.json", entry("old", "acme"))
@@ -29,7 +29,7 @@ def test_the_file_behind_a_link_is_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_the_file_stays_its_owners(tmp_path: Path) -> None:
+def test_key_file_keeps_owner_and_mode(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
     file.chmod(0o600)
     os.chown(file, 65534, 65534)
@@ -39,7 +39,7 @@ def test_the_file_stays_its_owners(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_who_may_not_give_it_back_changes_nothing(
+def test_key_file_is_unchanged_if_chown_is_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(*_: object) -> None:
@@ -56,7 +56,7 @@ def test_who_may_not_give_it_back_changes_nothing(
 
 
 @pytest.mark.parametrize("text", ["0d", "2020-01-01", "2026-01-01T00:00:00+00:00"])
-def test_a_key_that_is_over_is_not_made(text: str) -> None:
+def test_parse_expiry_refuses_times_not_in_future(text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     with pytest.raises(ValueError, match="over already"):
         parse_expiry(text, now)

@@ -1,4 +1,4 @@
-"""Keys, their file, their limits and where they are found: without a service."""
+"""API keys, their file, limits and place in requests, and exposed hosts, without a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.service.auth.keyring import entry, write_keys
 COMMANDS = CliRunner()
 
 
-def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
+def test_keys_command_creates_lists_and_revokes_key(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     where = ["--file", str(file)]
     made = COMMANDS.invoke(
@@ -72,7 +72,7 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert row["state"] == "revoked"
 
 
-def test_a_second_key_leaves_the_first_and_tenants_alone(tmp_path: Path) -> None:
+def test_keys_create_leaves_other_keys_and_tenants_unchanged(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"), acme={"max_share": 0.5})
     file.chmod(0o640)
     asked = ["keys", "create", "--file", str(file), "--tenant", "b", "--scope", "admin"]
@@ -87,7 +87,7 @@ def test_a_second_key_leaves_the_first_and_tenants_alone(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
-def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_issue_keeps_all_keys_made_concurrently(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
 
     def make(number: int) -> str:
@@ -108,7 +108,7 @@ def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> Non
         (["revoke", "key_none"], 1),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(
+def test_keys_command_changes_nothing_on_error(
     arguments: list[str], code: int, tmp_path: Path
 ) -> None:
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
@@ -132,7 +132,7 @@ def test_what_cannot_be_done_changes_nothing(
         json.dumps({"tenants": {"a": {"max_share": 2}}}),
     ],
 )
-def test_a_file_is_taken_whole_or_not_at_all(content: str, tmp_path: Path) -> None:
+def test_read_keys_refuses_invalid_file(content: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(content)
     with pytest.raises(KeyFileError) as wrong:
@@ -140,7 +140,7 @@ def test_a_file_is_taken_whole_or_not_at_all(content: str, tmp_path: Path) -> No
     assert digest_of("x") not in str(wrong.value)
 
 
-def test_keys_are_all_different_and_digests_are_compared_whole() -> None:
+def test_secrets_are_unique_and_found_by_exact_match() -> None:
     assert len({new_secret() for _ in range(100)}) == 100
     ring = KeyRing([ApiKey(id="k", tenant="t", sha256=digest_of("secret"))])
     assert ring.find("secret") is not None
@@ -168,7 +168,7 @@ def test_keys_are_all_different_and_digests_are_compared_whole() -> None:
         ({"authorization": "Bearer h"}, (), b"api_key=q", ("api_key",), "h"),
     ],
 )
-def test_keys_are_found_where_clients_put_them(
+def test_presented_key_reads_headers_subprotocols_and_query(
     headers: dict[str, str],
     subprotocols: tuple[str, ...],
     query: bytes,
@@ -179,7 +179,7 @@ def test_keys_are_found_where_clients_put_them(
     assert presented_key(raw, subprotocols, query, names) == key
 
 
-def test_only_an_offer_with_a_key_is_answered() -> None:
+def test_answered_subprotocol_needs_key_in_offer() -> None:
     assert answered_subprotocol(["token", "k"]) == "token"
     assert answered_subprotocol(["token"]) is None
     assert answered_subprotocol([]) is None
@@ -198,7 +198,7 @@ def accounts(tenant: Limits, key: Limits | None = None) -> Accounts:
 CALLER = Caller("k", "t", frozenset())
 
 
-def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
+def test_max_share_is_part_of_capacity_and_at_least_one() -> None:
     mine = accounts(Limits(max_share=0.5))
     for _ in range(4):
         mine.require_context(CALLER, 8)
@@ -212,7 +212,7 @@ def test_a_share_is_of_the_capacity_and_never_nothing() -> None:
 
 
 @pytest.mark.parametrize(("tenant", "key"), [(1, 5), (5, 1), (None, 1), (1, None)])
-def test_the_tightest_limit_holds(tenant: int | None, key: int | None) -> None:
+def test_tightest_limit_of_tenant_and_key_applies(tenant: int | None, key: int | None) -> None:
     mine = accounts(Limits(max_contexts=tenant), Limits(max_contexts=key))
     mine.require_context(CALLER, 100)
     mine.count_contexts(CALLER, 1)
@@ -221,13 +221,13 @@ def test_the_tightest_limit_holds(tenant: int | None, key: int | None) -> None:
     mine.count_contexts(CALLER, -1)
     assert mine.limits(CALLER).max_contexts == 1
     ((_, account),) = mine.tenants()
-    assert (account.contexts, account.refusals) == (0, 0)  # counted where it is told
+    assert (account.contexts, account.refusals) == (0, 0)  # counted where they are sent
 
 
-def test_text_is_taken_while_any_allowance_is_left_and_the_debt_is_waited_for() -> None:
+def test_take_text_allows_overdraft_and_refuses_until_repaid() -> None:
     mine = accounts(Limits(characters_per_minute=60))
     mine.take_text(CALLER, 59, 100.0)
-    mine.take_text(CALLER, 61, 100.0)  # one was left; now there is a debt of 60
+    mine.take_text(CALLER, 61, 100.0)  # one character was left, so the debt is now 60
     with pytest.raises(CapacityError) as over:
         mine.take_text(CALLER, 1, 100.0)
     assert over.value.retry_after_ms == 61_000
@@ -237,7 +237,7 @@ def test_text_is_taken_while_any_allowance_is_left_and_the_debt_is_waited_for() 
     mine.take_text(CALLER, 1, 100.0 + over.value.retry_after_ms / 1000)
 
 
-def test_a_minute_never_gives_more_than_a_minutes_allowance_and_one_text() -> None:
+def test_take_text_in_one_minute_is_limited_to_allowance_and_refill() -> None:
     mine, taken = accounts(Limits(characters_per_minute=600)), 0
     for step in range(600):  # a minute, ten times a second
         try:
@@ -245,10 +245,10 @@ def test_a_minute_never_gives_more_than_a_minutes_allowance_and_one_text() -> No
             taken += 7
         except CapacityError:
             pass
-    assert 1190 <= taken <= 1207  # what was in hand, and what came since
+    assert 1190 <= taken <= 1207  # the initial allowance, its refill and one more text
 
 
-def test_text_that_was_refused_is_given_back() -> None:
+def test_give_text_back_restores_allowance() -> None:
     mine = accounts(Limits(characters_per_minute=10))
     mine.take_text(CALLER, 50, 0.0)
     mine.give_text_back(CALLER, 50)
@@ -257,7 +257,7 @@ def test_text_that_was_refused_is_given_back() -> None:
     assert account.characters == 10
 
 
-def test_wrong_keys_are_counted_by_address() -> None:
+def test_wrong_keys_are_counted_per_address() -> None:
     failures = Failures(per_minute=3)
     assert [failures.add("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert failures.add("a", 0.0) == pytest.approx(20)
@@ -294,13 +294,15 @@ def test_wrong_keys_are_counted_by_address() -> None:
         ("anything", "10.0.0.5", ("*",), True),
     ],
 )
-def test_is_known_host(host: str, bound: str, allowed: tuple[str, ...], known: bool) -> None:
+def test_is_known_accepts_only_bound_and_allowed_hosts(
+    host: str, bound: str, allowed: tuple[str, ...], known: bool
+) -> None:
     assert is_known([host] if host else [], bound, allowed) is known
     if host and known and bound != "0.0.0.0" and allowed != ("*",):
         assert not is_known([host, "evil.example"], bound, allowed)
 
 
-def test_hosts_are_read_as_people_write_them() -> None:
+def test_allowed_hosts_are_normalised_or_refused() -> None:
     settings = load_settings(allowed_hosts="Speech.Example.org:443, [::2],")
     assert settings.allowed_hosts == ("speech.example.org", "::2")
     with pytest.raises(SettingsError, match="not a host"):
@@ -325,7 +327,7 @@ def test_hosts_are_read_as_people_write_them() -> None:
         ({"auth": "off", "api_keys_file": "k.json"}, "auth is off"),
     ],
 )
-def test_nobody_serves_others_by_mistake(settings: dict[str, object], word: str | None) -> None:
+def test_exposure_fault_names_unsafe_setting(settings: dict[str, object], word: str | None) -> None:
     fault = exposure_fault(Settings(**settings))  # type: ignore[arg-type]
     assert fault is None if word is None else word in str(fault)
 
@@ -340,13 +342,13 @@ def test_nobody_serves_others_by_mistake(settings: dict[str, object], word: str 
         ({"metrics_public": False}, False),
     ],
 )
-def test_metrics_are_public_on_loopback_without_keys_alone(
+def test_metrics_default_to_public_only_on_loopback_without_keys(
     settings: dict[str, object], public: bool
 ) -> None:
     assert Settings(**settings).metrics_are_public is public  # type: ignore[arg-type]
 
 
-def test_expiry_is_written_in_several_ways() -> None:
+def test_parse_expiry_accepts_durations_and_dates() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert parse_expiry("12h", now) == now + timedelta(hours=12)
     assert parse_expiry("2026-02-01", now) == datetime(2026, 2, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Limits and how they are counted: what was told is counted once, and nothing else is."""
+"""Limits of keys and tenants, and their metrics: each refusal is counted exactly once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSALS = "tts_tenant_refusals_total"
 
 
 class Ring:
-    """Accounts whose limits change while they run."""
+    """Accounts whose limit can change between calls."""
 
     def __init__(self, per_minute: int | None) -> None:
         self.limit(per_minute)
@@ -36,7 +36,7 @@ class Ring:
         self.ring = KeyRing([ApiKey(id="k", tenant="t", sha256=digest_of("k"))], {"t": limits})
 
 
-def test_a_new_limit_asks_no_debt_of_what_was_free() -> None:
+def test_new_limit_ignores_text_taken_before() -> None:
     mine = Ring(None)
     for minute in range(60):
         mine.accounts.take_text(CALLER, 5_000, 60.0 * minute)
@@ -50,7 +50,7 @@ def test_a_new_limit_asks_no_debt_of_what_was_free() -> None:
     mine.accounts.take_text(CALLER, 3_000, 3_602.0)
 
 
-def test_asking_whether_a_text_is_taken_takes_nothing() -> None:
+def test_require_text_takes_no_allowance() -> None:
     mine = Ring(10).accounts
     for _ in range(5):
         mine.require_text(CALLER, 10, 0.0)
@@ -59,7 +59,7 @@ def test_asking_whether_a_text_is_taken_takes_nothing() -> None:
         mine.require_text(CALLER, 1, 0.0)
 
 
-async def test_a_keys_own_limit_counts_for_its_tenant(tmp_path: Path) -> None:
+async def test_refusals_by_key_limit_are_counted_for_tenant(tmp_path: Path) -> None:
     keys = write_keys(
         tmp_path / "keys.json",
         entry("a", "acme", "speak", "admin", limits={"max_connections": 1}),
@@ -73,7 +73,7 @@ async def test_a_keys_own_limit_counts_for_its_tenant(tmp_path: Path) -> None:
         assert value(await scrape(server), REFUSALS, tenant="acme") == 3
 
 
-async def test_a_batch_that_waits_for_places_was_refused_nothing(tmp_path: Path) -> None:
+async def test_batch_waiting_for_slots_counts_no_refusals(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("a", "acme"), acme={"max_contexts": 1})
     async with (
         gateway(FakeTalker(row_s=0.001), api_keys_file=keys, metrics_public=True) as server,
@@ -86,7 +86,7 @@ async def test_a_batch_that_waits_for_places_was_refused_nothing(tmp_path: Path)
         assert value(await scrape(server), REFUSALS, tenant="acme") == 0
 
 
-async def test_a_text_that_was_refused_is_no_context(tmp_path: Path) -> None:
+async def test_refused_text_is_not_counted_as_context(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("a", "acme"), acme={"characters_per_minute": 1})
     kept = Kept()
     async with (
@@ -106,11 +106,11 @@ async def test_a_text_that_was_refused_is_no_context(tmp_path: Path) -> None:
     assert value(scraped, "tts_contexts_total", protocol="openai", outcome="complete") == 1
     assert value(scraped, "tts_errors_total", code="rate_limited") == 4
     assert value(scraped, REFUSALS, tenant="acme") == 4
-    assert value(scraped, "tts_connections_total") == 2  # one body of speech, one of a batch
+    assert value(scraped, "tts_connections_total") == 2  # the served request and the batch
     assert [span.name for span in kept.spans].count("tts.context") == 1
 
 
-async def test_text_that_is_too_long_counts_for_nothing(tmp_path: Path) -> None:
+async def test_too_long_text_takes_no_allowance(tmp_path: Path) -> None:
     limits = {"characters_per_minute": 60}
     keys = write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
     async with (
@@ -126,7 +126,7 @@ async def test_text_that_is_too_long_counts_for_nothing(tmp_path: Path) -> None:
         assert (await talk.until("context.done"))["reason"] == "complete"
 
 
-async def test_a_handshake_that_its_dialect_refuses_was_not_accepted() -> None:
+async def test_handshake_refused_by_dialect_is_not_counted_as_connection() -> None:
     async with gateway() as server:
         address = server.http.replace("http", "ws", 1)
         for query in ("?encoding=nothing", "?sample_rate=1"):
@@ -141,8 +141,8 @@ async def test_a_handshake_that_its_dialect_refuses_was_not_accepted() -> None:
     ("host", "status"),
     [("evil.example:8001", 403), ("10.1.2.3:8001", 200), ("[fd00::1]", 200), ("localhost", 200)],
 )
-async def test_no_page_reads_the_admin_listeners_metrics(host: str, status: int) -> None:
-    """A page can give its own name any address, but not call itself by one."""
+async def test_admin_metrics_are_refused_for_foreign_host_names(host: str, status: int) -> None:
+    """With DNS rebinding, a page reaches any address, but only under its own host name."""
     async with gateway() as server:
         transport = httpx.ASGITransport(create_admin_app(server.runtime, lambda: None))
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:

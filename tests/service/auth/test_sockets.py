@@ -1,4 +1,4 @@
-"""How keys come in, how they lose their force, and how sockets end, over real connections."""
+"""API keys over real connections: presentation, revocation, expiry, the admin listener and logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE_S = 30
 
 
 async def status(url: str, **options: Any) -> int:
-    """101, or why not."""
+    """Return 101, or the status of the refusal."""
     try:
         async with connect(url, **options):
             return 101
@@ -41,7 +41,7 @@ async def status(url: str, **options: Any) -> int:
 
 
 async def raw(server: Gateway, head: str) -> str:
-    """The first line of the answer to a request written by hand."""
+    """Send ``head`` unchanged and return the first line of the answer."""
     port = int(server.http.rsplit(":", 1)[1])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
@@ -51,10 +51,10 @@ async def raw(server: Gateway, head: str) -> str:
     return line.decode().strip()
 
 
-# -- where keys come in
+# -- presentation of keys
 
 
-async def test_every_clients_way_of_sending_its_key(tmp_path: Path) -> None:
+async def test_key_is_accepted_from_header_query_or_subprotocol(tmp_path: Path) -> None:
     async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
         ws = server.http.replace("http", "ws", 1)
         speak, native, cartesia = f"{ws}/v1/speak", server.url, f"{ws}/tts/websocket"
@@ -74,14 +74,14 @@ async def test_every_clients_way_of_sending_its_key(tmp_path: Path) -> None:
         for url in (f"{native}?api_key=k", f"{speak}?api_key=k", f"{cartesia}?key=k", cartesia):
             assert await status(url) == 401, url
         async with connect(speak, subprotocols=[Subprotocol("token"), Subprotocol("k")]) as one:
-            assert one.subprotocol == "token"  # a browser insists on an answer
+            assert one.subprotocol == "token"  # browsers require an answer
         offer = [Subprotocol("talkwire.tts.v1"), Subprotocol("talkwire.key.k")]
         async with connect(native, subprotocols=offer) as two:
             assert two.subprotocol == "talkwire.tts.v1"
         assert await status(native, subprotocols=[offer[0], Subprotocol("talkwire.key.x")]) == 401
 
 
-async def test_our_clients_take_a_key(tmp_path: Path) -> None:
+async def test_talkwire_client_sends_api_key(tmp_path: Path) -> None:
     async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
         async with (
             Client(server.url, api_key="k") as talk,
@@ -103,7 +103,7 @@ async def test_our_clients_take_a_key(tmp_path: Path) -> None:
         assert await asyncio.to_thread(aside)
 
 
-async def test_a_refusal_answers_though_a_large_body_is_on_its_way(tmp_path: Path) -> None:
+async def test_wrong_key_with_large_body_gets_401(tmp_path: Path) -> None:
     async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
         async with httpx.AsyncClient() as http:
             answer = await http.post(
@@ -113,19 +113,19 @@ async def test_a_refusal_answers_though_a_large_body_is_on_its_way(tmp_path: Pat
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_wrong_keys_are_told_to_slow_down_and_right_ones_are_served(tmp_path: Path) -> None:
+async def test_wrong_keys_are_rate_limited_and_right_key_is_served(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "k.json", entry("k", "t"))
     async with gateway(api_keys_file=keys, max_failed_keys_per_minute=3) as server:
         seen = [await status(server.url, additional_headers=bearer("x")) for _ in range(5)]
         assert seen == [401, 401, 401, 429, 429]
-        assert await status(server.url) == 401  # none is not a wrong one
+        assert await status(server.url) == 401  # a missing key is not a wrong one
         assert await status(server.url, additional_headers=bearer("k")) == 101
 
 
-# -- by which name
+# -- Host header
 
 
-async def test_a_page_that_points_its_own_name_here_gets_nothing() -> None:
+async def test_unknown_host_header_is_refused() -> None:
     async with gateway() as server:
         for path in ("/", "/v1/models", "/v1/audio/voices"):
             assert "403" in await raw(server, f"GET {path} HTTP/1.1\nHost: evil.example")
@@ -136,13 +136,13 @@ async def test_a_page_that_points_its_own_name_here_gets_nothing() -> None:
         )
         assert "403" in await raw(server, handshake.format("evil.example"))
         assert "101" in await raw(server, handshake.format("127.0.0.1:1"))
-        # probes come by the pod's address
+        # probes use the address of the pod
         assert "200" in await raw(server, "GET /health/ready HTTP/1.1\nHost: 10.1.2.3:8000")
     async with gateway(allowed_hosts="speech.example.org") as server:
         assert "200" in await raw(server, "GET / HTTP/1.1\nHost: speech.example.org")
 
 
-# -- when keys lose their force
+# -- revocation and expiry
 
 
 async def until(condition: Any) -> None:
@@ -151,7 +151,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_revoked_key_closes_its_sockets_and_leaves_others(tmp_path: Path) -> None:
+async def test_revoked_key_closes_only_its_own_sockets(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "k.json", entry("a", "t"), entry("b", "t"))
     async with (
         gateway(FakeTalker(row_s=0.05, frames_per_character=50), api_keys_file=file) as server,
@@ -175,7 +175,7 @@ async def test_a_revoked_key_closes_its_sockets_and_leaves_others(tmp_path: Path
         await stays.create()
 
 
-async def test_a_key_that_expires_is_treated_so(tmp_path: Path) -> None:
+async def test_expired_key_gets_unauthorized_on_open_socket(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "k.json", entry("a", "t", expires_s=3600))
     async with (
         gateway(api_keys_file=file) as server,
@@ -187,11 +187,11 @@ async def test_a_key_that_expires_is_treated_so(tmp_path: Path) -> None:
             assert (await talk.error())["code"] == "unauthorized"
 
 
-async def test_a_changed_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+async def test_key_file_is_reloaded_and_broken_file_is_ignored(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "k.json", entry("a", "t"))
     async with gateway(api_keys_file=file) as server:
         authority = server.runtime.authority
-        write_keys(file, entry("a", "t"), entry("b", "u"))  # by itself, without being told
+        write_keys(file, entry("a", "t"), entry("b", "u"))  # found by polling alone
         await until(lambda: authority.key_count == 2)
         assert await status(server.url, additional_headers=bearer("b")) == 101
         file.write_text('{"keys": [{"id": "half')
@@ -210,10 +210,10 @@ async def test_a_changed_file_is_seen_and_a_broken_one_changes_nothing(tmp_path:
         assert tenants == {"u"}
 
 
-# -- how old sockets may become
+# -- maximum age of sockets
 
 
-async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
+async def test_socket_over_max_session_finishes_contexts_and_closes() -> None:
     talker = FakeTalker(row_s=0.03)
     async with gateway(talker, max_session_s=0.8) as server, client(server.url) as talk:
         handle = await talk.create()
@@ -226,7 +226,7 @@ async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
             await talk.next()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
-        async with client(server.url):  # it was not the server that went
+        async with client(server.url):  # the server itself goes on
             assert server.runtime.is_ready
 
 
@@ -235,7 +235,7 @@ async def test_an_old_socket_is_told_finishes_its_contexts_and_closes() -> None:
 
 @contextlib.asynccontextmanager
 async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient, list[int]]]:
-    """A client of the gateway's admin listener, and how often it was asked to end."""
+    """Yield a client of the admin listener, and a list with one entry per request to exit."""
     ends: list[int] = []
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_admin_app(server.runtime, lambda: ends.append(1))
@@ -252,7 +252,7 @@ async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient
 
 
 @pytest.mark.long
-async def test_draining_can_be_asked_for_and_taken_back() -> None:
+async def test_admin_drain_can_be_started_and_withdrawn() -> None:
     async with (
         gateway(FakeTalker(row_s=0.05)) as server,
         administered(server) as (http, ends),
@@ -279,14 +279,14 @@ async def test_draining_can_be_asked_for_and_taken_back() -> None:
         assert ends == [1]
 
 
-async def test_once_it_ends_the_server_cannot_be_called_back() -> None:
+async def test_admin_drain_cannot_be_withdrawn_from_ending_server() -> None:
     async with gateway() as server, administered(server) as (http, _):
         await server.runtime.drain()
         assert (await http.delete("/admin/drain")).status_code == 409
         assert (await http.get("/admin/drain")).json()["draining"] is True
 
 
-async def test_a_web_page_cannot_drain_the_server() -> None:
+async def test_admin_drain_refuses_foreign_origin() -> None:
     async with gateway() as server, administered(server) as (http, _):
         for method in ("POST", "DELETE"):
             page = await http.request(
@@ -296,7 +296,7 @@ async def test_a_web_page_cannot_drain_the_server() -> None:
         assert server.runtime.is_ready
 
 
-async def test_draining_takes_an_admins_key_where_there_are_keys(tmp_path: Path) -> None:
+async def test_admin_drain_requires_admin_scope(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "k.json", entry("ops", "t", "admin"), entry("k", "t"))
     async with gateway(api_keys_file=file) as server, administered(server) as (http, _):
         for method in ("GET", "POST", "DELETE"):
@@ -312,7 +312,7 @@ async def test_draining_takes_an_admins_key_where_there_are_keys(tmp_path: Path)
 # -- logs
 
 
-async def test_logs_name_the_key_and_never_tell_it(
+async def test_logs_contain_key_id_but_no_secret(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = "talkwire_very-secret"
@@ -332,7 +332,7 @@ async def test_logs_name_the_key_and_never_tell_it(
 
 @contextlib.contextmanager
 def as_it_logs(level: str) -> Iterator[None]:
-    """Logging as ``talkwire serve`` sets it up."""
+    """Set up logging as ``talkwire serve`` does."""
     root = logging.getLogger()
     handlers, before = root.handlers[:], root.level
     try:
@@ -344,10 +344,10 @@ def as_it_logs(level: str) -> Iterator[None]:
         root.setLevel(before)
 
 
-async def test_socket_serves_its_caller_in_callbacks_of_the_connection(
+async def test_socket_callbacks_run_with_caller_of_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages, pongs and timers come by the connection and the event loop, not by its tasks."""
+    """Messages, pongs and timers run in callbacks of the event loop, not in the socket's tasks."""
     served: dict[type[Event], set[str | None]] = {}
     post = ContextDriver.post
 

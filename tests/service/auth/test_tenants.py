@@ -1,4 +1,4 @@
-"""What tenants may use, and what they do not know of each other, over real connections."""
+"""Limits of tenants and their isolation from each other, over real connections."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def tenant_metrics(server: Gateway) -> dict[tuple[str, str], float]:
 # -- voices
 
 
-async def test_a_tenants_voice_does_not_exist_for_others(
+async def test_voice_of_tenant_is_hidden_from_other_tenants(
     tmp_path: Path, http: httpx.AsyncClient
 ) -> None:
     file = write_keys(tmp_path / "keys.json", entry("a", "acme", *ALL), entry("b", "globex", *ALL))
@@ -69,7 +69,7 @@ async def test_a_tenants_voice_does_not_exist_for_others(
         ours = added.json()["id"]
         strange = f"voice_{'0' * 16}"
         for name in ("anna", ours):
-            # what is another's is answered just as what is nobody's
+            # another tenant's voice is answered exactly like an unknown one
             for path in (f"{VOICES}/", "/v1/voices/", "/voices/"):
                 other, nobodys = [
                     await http.get(f"{base}{path}{key}", headers=bearer("b"))
@@ -110,7 +110,7 @@ async def test_a_tenants_voice_does_not_exist_for_others(
             for number, name in enumerate(("anna", ours)):
                 await talk.send("context.create", context_id=str(number), voice=name)
                 assert (await talk.error())["code"] == "unknown_voice"
-        # the name is free for the other, and stands for the other's own
+        # the other tenant may use the name for a voice of its own
         theirs = await http.post(base + VOICES, json=new_voice(), headers=bearer("b"))
         assert theirs.status_code == 201
         twice = await http.post(base + VOICES, json=new_voice(), headers=bearer("b"))
@@ -118,7 +118,7 @@ async def test_a_tenants_voice_does_not_exist_for_others(
         gone = await http.delete(f"{base}{VOICES}/anna", headers=bearer("b"))
         assert gone.json()["id"] == theirs.json()["id"]
         assert (await http.get(f"{base}{VOICES}/anna", headers=bearer("a"))).json()["id"] == ours
-    # whose it is lasts, and without keys nobody is that tenant
+    # the owner survives a restart, and without keys no caller is that tenant
     async with gateway(api_keys_file=file, voices_dir=folder) as server:
         for key, status in (("a", 200), ("b", 404)):
             found = await http.get(f"{server.http}{VOICES}/{ours}", headers=bearer(key))
@@ -128,7 +128,7 @@ async def test_a_tenants_voice_does_not_exist_for_others(
 
 
 def _told(answer: httpx.Response) -> Any:
-    """An error without what differs from request to request, or is what the client said."""
+    """Return an error without request ids and without names that the client sent."""
     body = json.loads(re.sub(r'\\"(anna|voice_\w+)\\"', "NAME", answer.text))
     body.pop("request_id", None)
     if isinstance(body.get("detail"), dict):
@@ -136,7 +136,7 @@ def _told(answer: httpx.Response) -> Any:
     return body
 
 
-async def test_voices_from_before_there_were_keys_are_everybodys(
+async def test_voices_added_without_keys_are_shared_by_all_tenants(
     tmp_path: Path, http: httpx.AsyncClient
 ) -> None:
     folder = tmp_path / "voices"
@@ -164,7 +164,7 @@ async def test_voices_from_before_there_were_keys_are_everybodys(
 
 
 @pytest.mark.long
-async def test_a_share_leaves_room_for_others_and_comes_back(tmp_path: Path) -> None:
+async def test_max_share_leaves_slots_to_other_tenants(tmp_path: Path) -> None:
     file = write_keys(
         tmp_path / "keys.json",
         *(entry(key, "acme") for key in ("a1", "a2")),
@@ -183,7 +183,7 @@ async def test_a_share_leaves_room_for_others_and_comes_back(tmp_path: Path) -> 
         error = await first.error()
         assert (error["code"], error["retryable"]) == ("rate_limited", True)
         assert error["retry_after_ms"] > 0
-        for number in range(2):  # the half that is left is the other's
+        for number in range(2):  # the other half is left to the other tenant
             await other.create(str(number))
         await other.send("context.create", context_id="3")
         assert (await other.error())["code"] == "overloaded"
@@ -208,7 +208,7 @@ async def _until_idle(server: Gateway) -> None:
             await asyncio.sleep(0.01)
 
 
-#: One for each dialect: the address, and what asks for a context there.
+#: For each dialect, the address and the messages that open a context.
 FIRST_WORDS = {
     "/tts/websocket": [
         {
@@ -234,7 +234,7 @@ FIRST_WORDS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("limits", [{"max_contexts": 1}, {"characters_per_minute": 1}])
-async def test_limits_hold_in_every_dialect_and_leave_nothing_behind(
+async def test_limits_apply_in_every_dialect_and_release_all_slots(
     tmp_path: Path, http: httpx.AsyncClient, limits: dict[str, int]
 ) -> None:
     file = write_keys(tmp_path / "keys.json", entry("a", "acme", limits=limits))
@@ -269,7 +269,7 @@ async def _until_error(socket: Any) -> str:
                 return message
 
 
-async def test_the_greeting_tells_the_tightest_limits(tmp_path: Path) -> None:
+async def test_greeting_announces_tightest_limits(tmp_path: Path) -> None:
     file = write_keys(
         tmp_path / "keys.json",
         entry("a", "acme", limits={"max_connections": 2, "characters_per_minute": 900}),
@@ -287,11 +287,11 @@ async def test_the_greeting_tells_the_tightest_limits(tmp_path: Path) -> None:
                 assert full.value.response.status_code == 429
                 assert full.value.response.headers["retry-after"] == "1"
         await _until_idle(server)
-        async with talk_as(server, "a"):  # and the places are free again
+        async with talk_as(server, "a"):  # the connections are free again
             pass
 
 
-async def test_text_over_the_allowance_is_not_added_and_not_heard(tmp_path: Path) -> None:
+async def test_text_over_allowance_is_neither_added_nor_spoken(tmp_path: Path) -> None:
     file = write_keys(
         tmp_path / "keys.json", entry("a", "acme", limits={"characters_per_minute": 20})
     )
@@ -308,9 +308,7 @@ async def test_text_over_the_allowance_is_not_added_and_not_heard(tmp_path: Path
         assert (await tenant_metrics(server))["tts_tenant_characters_total", "acme"] == 21
 
 
-async def test_a_batch_waits_for_its_own_tenants_places(
-    tmp_path: Path, http: httpx.AsyncClient
-) -> None:
+async def test_batch_waits_for_slots_of_tenant(tmp_path: Path, http: httpx.AsyncClient) -> None:
     file = write_keys(tmp_path / "keys.json", entry("a", "acme", limits={"max_contexts": 1}))
     async with gateway(api_keys_file=file) as server:
         body = {"items": [{"input": f"Number {n}."} for n in range(3)]}
@@ -322,7 +320,7 @@ async def test_a_batch_waits_for_its_own_tenants_places(
 
 
 @pytest.mark.long
-async def test_a_client_that_is_cut_off_gives_everything_back(tmp_path: Path) -> None:
+async def test_aborted_connections_release_slots_and_connections(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "keys.json", entry("a", "acme"))
     async with (
         gateway(FakeTalker(**SLOW), api_keys_file=file) as server,

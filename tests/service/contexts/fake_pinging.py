@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class FakePinging:
-    """Keeps pings; answers them when told to."""
+    """Records pings; the test answers them."""
 
     def __init__(self) -> None:
         self.pings: list[bytes] = []

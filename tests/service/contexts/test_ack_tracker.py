@@ -1,4 +1,4 @@
-"""What a client has read, from its pongs: on a socket that records pings."""
+"""AckTracker: the audio that a client has read, derived from its pongs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rig:
         self.acks.on_written(handle, samples, size, 0.0, more=more)
 
 
-def test_a_pong_tells_all_that_was_written_before_its_ping() -> None:
+def test_pong_acknowledges_audio_written_before_ping() -> None:
     rig = Rig()
     rig.follow(1)
     rig.follow(2)
@@ -35,7 +35,7 @@ def test_a_pong_tells_all_that_was_written_before_its_ping() -> None:
     assert rig.read == {1: [0, 30], 2: [0, 5, 12]}
 
 
-def test_much_audio_is_not_left_without_a_ping() -> None:
+def test_ping_follows_much_audio_despite_waiting_messages() -> None:
     rig = Rig()
     rig.follow(1)
     for _ in range(10):
@@ -43,7 +43,7 @@ def test_much_audio_is_not_left_without_a_ping() -> None:
     assert len(rig.pinging.pings) == 2
 
 
-def test_a_pong_may_stand_for_earlier_pings_too() -> None:
+def test_pong_acknowledges_earlier_pings_too() -> None:
     rig = Rig()
     rig.follow(1)
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_a_pong_may_stand_for_earlier_pings_too() -> None:
     assert rig.read[1] == [0, 30]
 
 
-def test_pongs_that_nobody_asked_for_say_nothing() -> None:
+def test_unsolicited_pong_is_ignored() -> None:
     rig = Rig()
     rig.follow(1)
     rig.write(1, 10)
@@ -64,7 +64,7 @@ def test_pongs_that_nobody_asked_for_say_nothing() -> None:
     assert rig.read[1] == [0]
 
 
-def test_a_context_that_is_over_is_told_nothing_more() -> None:
+def test_forgotten_context_gets_no_acknowledgements() -> None:
     rig = Rig()
     rig.follow(1)
     rig.write(1, 10)
@@ -72,13 +72,13 @@ def test_a_context_that_is_over_is_told_nothing_more() -> None:
     rig.write(1, 10)
     rig.pinging.answer()
     assert rig.read[1] == [0]
-    rig.follow(1)  # the handle is taken again
+    rig.follow(1)  # the handle is reused
     rig.write(1, 3)
     rig.pinging.answer()
     assert rig.read[1] == [0, 3]
 
 
-def test_who_reads_nothing_is_stuck_and_who_reads_on_is_not() -> None:
+def test_stuck_s_grows_until_client_reads() -> None:
     rig = Rig()
     rig.follow(1)
     assert rig.acks.stuck_s(100.0) == 0.0
@@ -93,7 +93,7 @@ def test_who_reads_nothing_is_stuck_and_who_reads_on_is_not() -> None:
     assert rig.acks.stuck_s(99.0) == 0.0
 
 
-def test_where_nothing_can_be_known_nobody_is_told_or_stuck() -> None:
+def test_tracker_without_protocol_reports_nothing() -> None:
     told: list[int] = []
     reading = AckTracker()
     reading.follow(1, told.append)
@@ -102,13 +102,13 @@ def test_where_nothing_can_be_known_nobody_is_told_or_stuck() -> None:
     assert (told, reading.stuck_s(99.0)) == ([], 0.0)
 
 
-def test_giving_up_drops_the_connection() -> None:
+def test_give_up_in_aborts_connection() -> None:
     rig = Rig()
     rig.acks.give_up_in(3.0)
     assert rig.pinging.aborts_in == 3.0
 
 
-def test_ack_tracker_counts_anew_after_a_pardon() -> None:
+def test_pardon_restarts_stuck_s() -> None:
     rig = Rig()
     rig.follow(1)
     rig.write(1, 10)

@@ -1,4 +1,4 @@
-"""A client that has no room for audio holds its own context back, and costs nobody else."""
+"""Backpressure: a client without room for audio holds back its own context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = wire.ChunkingOptions(first_chunk_frames=5, max_chunk_frames=5)
 
 
 class Listener:
-    """A sink that keeps what comes."""
+    """A sink that records its calls."""
 
     def __init__(self) -> None:
         self.audio: list[SendAudio] = []
@@ -49,7 +49,7 @@ class Listener:
 
 
 class NotingCodec(FakeCodecEngine):
-    """Notes how long before each deadline a window came; negative is too late."""
+    """Records the time left until the deadline of each window, negative if too late."""
 
     def __init__(self) -> None:
         super().__init__(SPEC)
@@ -76,7 +76,7 @@ async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -
 
 
 @pytest.mark.parametrize("reports", [True, False])
-async def test_waiting_for_the_client_is_no_underrun_of_ours(reports: bool) -> None:
+async def test_wait_for_client_is_underrun_only_without_reports(reports: bool) -> None:
     codec, listener = NotingCodec(), Listener()
     held_at: list[int] = []
 
@@ -93,6 +93,6 @@ async def test_waiting_for_the_client_is_no_underrun_of_ours(reports: bool) -> N
     assert held_at
     assert (done.report.underruns == 0) is reports
     left_s = codec.left_s[held_at[0]]
-    # Two chunks too late, by the clock alone; by the client's report as urgent as others at most.
+    # By the clock alone the window is two chunks late; by the client's report, less than one.
     assert (left_s > -len(listener.audio[0].samples) / SPEC.sample_rate) is reports
     assert sum(len(audio.samples) for audio in listener.audio) == 22 * SPEC.hop_length

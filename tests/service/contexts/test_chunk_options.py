@@ -1,4 +1,4 @@
-"""Chunks of so many milliseconds, and a faded beginning, as clients ask for them."""
+"""``chunk_ms`` and ``fade_in_ms``, as clients request them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FADED = {"encoding": "pcm_f32le", "fade_in_ms": 20}
 EXACT = {"lookahead_frames": 10}
 
 
-async def test_fade_in_changes_the_first_audio_of_a_context_alone() -> None:
+async def test_fade_in_changes_only_first_audio_of_context() -> None:
     async with gateway() as server, client(server.url) as native:
         whole = server.whole(TEXT)
         heard = await native.say(TEXT, audio=FADED, chunking=EXACT, sampling={"seed": 0})
@@ -26,14 +26,14 @@ async def test_fade_in_changes_the_first_audio_of_a_context_alone() -> None:
         assert not np.allclose(heard, whole, atol=1e-3)
 
 
-async def test_chunk_ms_cuts_the_stream_without_a_change_to_its_audio() -> None:
+async def test_chunk_ms_leaves_audio_unchanged() -> None:
     async with gateway() as server, client(server.url) as native:
         wish = {"chunk_ms": 200, **EXACT}
         heard = await native.say(TEXT, chunking=wish, sampling={"seed": 0})
         assert np.array_equal(heard, server.whole(TEXT))
 
 
-async def test_chunk_ms_and_fade_in_ms_are_taken_over_http() -> None:
+async def test_chunk_ms_and_fade_in_ms_are_accepted_over_http() -> None:
     async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         plain = await http.post(server.http + SPEECH, json=BODY)
         asked = await http.post(
@@ -50,13 +50,13 @@ async def test_chunk_ms_and_fade_in_ms_are_taken_over_http() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"chunk_ms": 0}, {"chunk_ms": 4001}, {"fade_in_ms": -1}, {"fade_in_ms": 1001}]
 )
-async def test_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+async def test_chunk_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         answer = await http.post(server.http + SPEECH, json=BODY | wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, *wrong)
 
 
-async def test_chunk_ms_is_refused_where_nothing_is_cut() -> None:
+async def test_chunk_ms_is_refused_in_whole_mode() -> None:
     async with gateway() as server, httpx.AsyncClient() as http:
         body = BODY | {"chunk_ms": 200, "mode": "whole"}
         answer = await http.post(server.http + SPEECH, json=body)

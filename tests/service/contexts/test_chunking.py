@@ -13,7 +13,7 @@ from streaming.spec import CodecSpec
 SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 
 
-def test_the_defaults_come_from_the_settings_and_the_codec() -> None:
+def test_schedule_defaults_come_from_settings_and_codec() -> None:
     made = schedule_settings(Settings(), SPEC)
     assert (made.left_context_frames, made.delay_rows, made.frame_s) == (10, 7, 0.04)
     assert (made.first_lookahead_frames, made.lookahead_frames) == (2, 4)
@@ -21,7 +21,7 @@ def test_the_defaults_come_from_the_settings_and_the_codec() -> None:
     assert schedule_settings(Settings(left_context_frames=3), SPEC).left_context_frames == 3
 
 
-def test_the_first_lookahead_may_be_incomplete_unless_somebody_wants_to_be_exact() -> None:
+def test_first_lookahead_is_incomplete_unless_exactness_is_requested() -> None:
     def incomplete(wish: ChunkingOptions | None = None, **mine: object) -> int:
         return schedule_settings(Settings(**mine), SPEC, wish).incomplete_frames
 
@@ -44,14 +44,14 @@ def test_the_first_lookahead_may_be_incomplete_unless_somebody_wants_to_be_exact
         (ChunkingOptions(first_lookahead_frames=9), 4, 4),
     ],
 )
-def test_a_wish_for_lookahead_counts_from_the_first_chunk(
+def test_requested_lookahead_applies_from_first_chunk(
     wish: ChunkingOptions, first: int, later: int
 ) -> None:
     made = schedule_settings(Settings(), SPEC, wish)
     assert (made.first_lookahead_frames, made.lookahead_frames) == (first, later)
 
 
-def test_chunking_options_of_the_client_win() -> None:
+def test_chunking_options_of_client_override_settings() -> None:
     wish = ChunkingOptions(first_chunk_frames=9, max_chunk_frames=6, left_context_frames=0)
     made = schedule_settings(Settings(first_chunk_frames=2), SPEC, wish)
     assert (made.first_chunk_frames, made.max_chunk_frames, made.left_context_frames) == (6, 6, 0)
@@ -62,7 +62,7 @@ def test_chunking_options_of_the_client_win() -> None:
     ("chunk_ms", "speed", "frames"),
     [(640, 1.0, 16), (640, 2.0, 32), (79, 1.0, 1), (80, 1.0, 2), (1, 1.0, 1), (120, 0.25, 1)],
 )
-def test_chunk_ms_makes_every_chunk_as_long(chunk_ms: int, speed: float, frames: int) -> None:
+def test_chunk_ms_gives_all_chunks_same_length(chunk_ms: int, speed: float, frames: int) -> None:
     made = schedule_settings(Settings(), SPEC, ChunkingOptions(chunk_ms=chunk_ms), speed)
     schedule = ChunkSchedule(made, PaceBounds(0.001, 0.0, 0.0, 0.001, 0.0001))
     now, sizes = 0.0, []
@@ -77,20 +77,20 @@ def test_chunk_ms_makes_every_chunk_as_long(chunk_ms: int, speed: float, frames:
     assert set(sizes) == {frames}
 
 
-def test_chunk_ms_leaves_the_first_chunk_to_who_asks_for_it() -> None:
+def test_first_chunk_frames_overrides_chunk_ms() -> None:
     wish = ChunkingOptions(chunk_ms=640, first_chunk_frames=3)
     made = schedule_settings(Settings(), SPEC, wish)
     assert (made.first_chunk_frames, made.max_chunk_frames) == (3, 16)
 
 
-def test_chunk_ms_and_max_chunk_frames_contradict_each_other() -> None:
+def test_chunk_ms_with_max_chunk_frames_is_refused() -> None:
     with pytest.raises(RequestError) as error:
         schedule_settings(Settings(), SPEC, ChunkingOptions(chunk_ms=640, max_chunk_frames=16))
     assert (error.value.code, error.value.param) == ("invalid_parameter", "chunking.chunk_ms")
 
 
-def test_schedule_settings_of_a_causal_codec_wait_for_nothing() -> None:
-    """Whatever is asked for: nothing ahead is seen, and its state needs all of its context."""
+def test_schedule_of_causal_codec_has_no_lookahead() -> None:
+    """Options are ignored: no later frames are seen, and all of the left context is needed."""
     spec = CodecSpec(44_100, 2048, (4096, *(1024,) * 9), 10, 0, 1016)
     asked = ChunkingOptions(lookahead_frames=7, left_context_frames=2)
     for chunking in (None, asked):
@@ -101,9 +101,7 @@ def test_schedule_settings_of_a_causal_codec_wait_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(("sees", "first", "later"), [(0, 0, 0), (1, 1, 1), (3, 2, 3), (10, 2, 4)])
-def test_nobody_waits_for_frames_that_the_decoder_does_not_see(
-    sees: int, first: int, later: int
-) -> None:
+def test_lookahead_is_limited_to_receptive_field(sees: int, first: int, later: int) -> None:
     made = schedule_settings(Settings(), CodecSpec(24_000, 960, (1024,) * 8, 10, sees))
     assert (made.first_lookahead_frames, made.lookahead_frames) == (first, later)
     assert made.incomplete_frames == first, "the first chunk is as early as with any other codec"

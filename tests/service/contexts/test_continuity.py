@@ -1,4 +1,4 @@
-"""``continuity``: what is announced, what is refused, and whose conversation an utterance is in."""
+"""``continuity``: announcement, refusal, and the conversation that an utterance belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE, TOGETHER = ("", ""), ("", FIRST + "\n")
 
 
 def spoken(server: Gateway, before: tuple[str, ...]) -> Samples:
-    """The two sentences, each after what is said to have come before it."""
+    """Return the two sentences, each spoken after its text of ``before``."""
     return np.concatenate(
         [
             server.whole(text, 5, earlier)
@@ -31,7 +31,7 @@ def spoken(server: Gateway, before: tuple[str, ...]) -> Samples:
 
 
 @pytest.mark.parametrize(("able", "announced"), [(True, ["context", "none"]), (False, ["none"])])
-async def test_what_can_be_asked_for_is_announced(able: bool, announced: list[str]) -> None:
+async def test_greeting_announces_supported_continuity(able: bool, announced: list[str]) -> None:
     async with gateway(FakeTalker(has_continuity=able)) as server, connect(server.url) as socket:
         assert json.loads(await socket.recv())["continuity"] == announced
 
@@ -47,7 +47,7 @@ async def test_what_can_be_asked_for_is_announced(able: bool, announced: list[st
     ],
 )
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
-async def test_utterances_go_on_from_those_before_them_where_it_is_wanted_and_possible(
+async def test_utterance_continues_earlier_ones_if_wanted_and_supported(
     able: bool, asked: dict[str, str], before: tuple[str, ...], mode: str
 ) -> None:
     talker = FakeTalker(has_continuity=able)
@@ -60,16 +60,16 @@ async def test_utterances_go_on_from_those_before_them_where_it_is_wanted_and_po
         assert not talker.conversations
 
 
-async def test_asking_where_it_cannot_be_had_is_refused_and_names_the_option() -> None:
+async def test_unsupported_continuity_is_refused_with_param() -> None:
     async with gateway(FakeTalker()) as server, client(server.url) as talk:
         await talk.send("context.create", context_id="c", continuity="context")
         error = await talk.error()
         assert (error["code"], error["param"]) == ("unsupported", "continuity")
         assert server.runtime.admission.active == 0
-        await talk.create()  # the refused one has left nothing behind
+        await talk.create()  # the refused context has left nothing behind
 
 
-async def test_contexts_do_not_hear_each_other() -> None:
+async def test_continuity_does_not_cross_contexts() -> None:
     async with gateway(FakeTalker(has_continuity=True)) as server, client(server.url) as talk:
         handles = [await talk.create(f"c{i}", chunking=EXACT, sampling={"seed": 5}) for i in (1, 2)]
         for context_id in ("c1", "c2"):
@@ -85,7 +85,7 @@ async def test_contexts_do_not_hear_each_other() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "leave", "fail"])
-async def test_a_conversation_is_forgotten_however_its_context_ends(end: str) -> None:
+async def test_conversation_is_forgotten_however_context_ends(end: str) -> None:
     talker = FakeTalker(row_s=0.002, has_continuity=True)
     async with gateway(talker) as server:
         async with client(server.url) as talk:
@@ -105,8 +105,8 @@ async def test_a_conversation_is_forgotten_however_its_context_ends(end: str) ->
         assert not talker.conversations
 
 
-async def test_an_utterance_that_was_cut_is_not_gone_on_from() -> None:
-    """The second one is spoken as if the first had not been."""
+async def test_utterance_cut_by_max_frames_is_not_continued() -> None:
+    """The second utterance is spoken as if it were the first."""
     talker = FakeTalker(has_continuity=True)
     async with gateway(talker) as server, client(server.url) as talk:
         sampling = {"seed": 5, "max_frames": 20}
@@ -115,8 +115,8 @@ async def test_an_utterance_that_was_cut_is_not_gone_on_from() -> None:
         assert np.array_equal(got[-len(alone) :], alone)
 
 
-async def test_the_next_utterance_waits_for_the_last_row_of_the_one_before() -> None:
-    """A session knows an utterance's end a row before the talker says so."""
+async def test_next_utterance_waits_for_last_row_of_previous_one() -> None:
+    """A session knows the end of an utterance one row before the talker reports it."""
     talker = FakeTalker(has_continuity=True)
     ask = SpeechRequest("r", FIRST, sampling=Sampling(seed=1), conversation="x")
     first = talker.generate(ask)

@@ -1,4 +1,4 @@
-"""A talker with a text front end: what is counted and told stays the client's own text."""
+"""A talker with a text front end: limits and reports refer to the client's own text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from talker.text_front_end import spoken_lengths
 from tests.service.live import SPEC, client, gateway
 
 EXACT = {"lookahead_frames": SPEC.right_frames}
-#: 38 characters to write, 90 to say.
+#: 38 characters as written, 90 as spoken.
 TEXT = "It has 1,234 rooms, 567 of them empty."
 
 
@@ -22,7 +22,7 @@ def reading_talker(row_s: float = 0.0) -> FakeTalker:
     return talker
 
 
-async def test_an_utterance_is_parted_by_its_length_in_words() -> None:
+async def test_utterance_is_split_by_spoken_length() -> None:
     async with (
         gateway(reading_talker(), max_segment_chars=60) as server,
         client(server.url) as talk,
@@ -32,7 +32,7 @@ async def test_an_utterance_is_parted_by_its_length_in_words() -> None:
         assert np.array_equal(got, np.concatenate(parts))
 
 
-async def test_the_text_limit_counts_what_the_client_wrote() -> None:
+async def test_text_limit_counts_written_characters() -> None:
     limits = {"max_segment_chars": 60, "max_text_chars": len(TEXT)}
     async with gateway(reading_talker(), **limits) as server, client(server.url) as talk:
         assert len(normalise(TEXT).text) > 2 * len(TEXT)
@@ -42,7 +42,7 @@ async def test_the_text_limit_counts_what_the_client_wrote() -> None:
         assert (await talk.error())["code"] == "text_too_long"
 
 
-async def test_a_cancel_tells_the_clients_own_text() -> None:
+async def test_cancel_reports_written_text() -> None:
     talker = reading_talker(row_s=0.0005)
     async with gateway(talker, max_segment_chars=60) as server, client(server.url) as talk:
         await talk.create(chunking=EXACT)

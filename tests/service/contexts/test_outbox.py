@@ -5,7 +5,7 @@ import asyncio
 from service.contexts.outbox import Item, Outbox
 
 
-async def test_order_is_kept_and_the_end_is_told() -> None:
+async def test_outbox_keeps_order_and_reports_end() -> None:
     box = Outbox(100)
     waiting = asyncio.create_task(box.get())
     await asyncio.sleep(0)
@@ -17,7 +17,7 @@ async def test_order_is_kept_and_the_end_is_told() -> None:
     assert [await box.get() for _ in range(3)] == [Item(b"bb", 1, 5), Item("last"), None]
 
 
-async def test_a_contexts_audio_can_be_taken_back() -> None:
+async def test_drop_audio_removes_audio_of_one_context() -> None:
     box = Outbox(100)
     for item in (Item("x"), Item(b"11", 1, 3), Item(b"22", 2, 4), Item(b"11", 1, 5)):
         box.put(item)
@@ -27,7 +27,7 @@ async def test_a_contexts_audio_can_be_taken_back() -> None:
     assert box.drop_audio(1) == 0
 
 
-async def test_outbox_has_room_again_for_what_was_taken() -> None:
+async def test_outbox_limit_does_not_count_taken_items() -> None:
     box = Outbox(10)
     for number in range(5):
         box.put(Item(b"x" * 10, 1, number))
@@ -35,7 +35,7 @@ async def test_outbox_has_room_again_for_what_was_taken() -> None:
         assert await box.get() == Item(b"x" * 10, 1, number)
 
 
-async def test_over_the_bound_everything_is_dropped_and_it_shows() -> None:
+async def test_outbox_over_limit_drops_all_items_and_sets_overflowed() -> None:
     box = Outbox(10)
     box.put(Item(b"x" * 10, 1, 1))
     assert not box.overflowed.is_set()

@@ -1,6 +1,4 @@
-"""Audio that is further ahead than it may be goes on once it has been read, whatever is written
-behind it and however it travels.
-"""
+"""Audio beyond the maximum lead goes on once the client has read it, in several dialects."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
 from tests.service.live import SPEC, client, gateway
 
-#: Longer than what may be unread, two seconds.
+#: Longer than the two seconds that may be unread.
 LONG = "This takes longer to be heard than may be unread at a time, by some way."
 SHORT_LEAD: dict[str, Any] = {"default_lead_ms": 400, **EXACT}
 
 
-def test_a_ping_follows_audio_whatever_is_written_behind_it() -> None:
+def test_ping_follows_audio_with_messages_behind() -> None:
     pinging, read = FakePinging(), list[int]()
     acks = AckTracker(pinging)
     acks.follow(1, read.append)
@@ -34,11 +32,11 @@ def test_a_ping_follows_audio_whatever_is_written_behind_it() -> None:
     pinging.answer()
     assert read == [0, 10]
     acks.on_written(None, 0, 50, 0.0, more=False)
-    assert len(pinging.pings) == 1  # nobody waits for words to be read
+    assert len(pinging.pings) == 1  # words need no acknowledgement
 
 
 @pytest.mark.parametrize("encoding", ["pcm_mulaw", "pcm_s16le"])
-async def test_native_audio_with_words_behind_it_is_heard_to_its_end(encoding: str) -> None:
+async def test_native_audio_with_timestamps_is_sent_to_end(encoding: str) -> None:
     talker = FakeTalker(row_s=0.004, has_word_timings=True)
     async with gateway(talker, **SHORT_LEAD) as server, client(server.url) as talk:
         await talk.create(timestamps=True, audio={"encoding": encoding})
@@ -49,7 +47,7 @@ async def test_native_audio_with_words_behind_it_is_heard_to_its_end(encoding: s
         assert metrics["audio_ms"] == 1000 * len(server.whole(LONG)) / SPEC.sample_rate
 
 
-async def test_cartesias_audio_with_words_before_it_is_heard_to_its_end() -> None:
+async def test_cartesia_audio_with_timestamps_is_sent_to_end() -> None:
     async with gateway(speaking(row_s=0.004), **SHORT_LEAD) as server, cartesia(server) as talk:
         await say(talk, "a", LONG, add_timestamps=True)
         async with asyncio.timeout(40):
@@ -58,7 +56,7 @@ async def test_cartesias_audio_with_words_before_it_is_heard_to_its_end() -> Non
 
 
 @pytest.mark.parametrize("granularity", ["none", "sentence"])
-async def test_audio_that_is_sent_whole_is_not_held_to_real_time(granularity: str) -> None:
+async def test_audio_sent_as_one_message_is_not_held_to_real_time(granularity: str) -> None:
     config = {"response_format": "pcm", "split_granularity": granularity}
     async with gateway(**SHORT_LEAD) as server, vllm_omni(server, **config) as talk:
         texts = [f"Now number {number}: {LONG}" for number in range(3)]
@@ -70,7 +68,7 @@ async def test_audio_that_is_sent_whole_is_not_held_to_real_time(granularity: st
         await talk.done(0, len(spoken))
 
 
-async def test_audio_that_is_too_long_for_one_message_is_an_error_of_its_text_alone() -> None:
+async def test_audio_too_long_for_one_message_fails_only_that_text() -> None:
     limits: dict[str, Any] = {"max_outbox_bytes": 1 << 17, **EXACT}
     async with gateway(**limits) as server, vllm_omni(server, response_format="pcm") as talk:
         await talk.say(LONG)
@@ -83,8 +81,8 @@ async def test_audio_that_is_too_long_for_one_message_is_an_error_of_its_text_al
         await server.until_free()
 
 
-async def test_a_stream_that_is_as_far_ahead_as_it_may_be_does_not_run() -> None:
-    """Those who begin reckon with the streams that run, and with no others."""
+async def test_stream_at_maximum_lead_does_not_count_as_running() -> None:
+    """New streams take only running streams into account."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, default_lead_ms=500) as server, client(server.url) as talk:
         await talk.create()

@@ -1,4 +1,4 @@
-"""One context from samples to messages, with a driver that only writes down what it is told."""
+"""SpeechContext from samples to messages, with a driver that only records its events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tone(samples: int) -> Samples:
 
 
 class Rig:
-    """A SpeechContext of the native protocol, with an outbox that nobody reads."""
+    """A SpeechContext of the native protocol, with an outbox that no socket reads."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Rig:
 
 
 @pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
-async def test_cancel_counts_what_it_takes_back_in_the_codecs_samples(rate: int) -> None:
+async def test_cancel_counts_unsent_audio_in_codec_samples(rate: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, rate, 20))
         for number in range(10):
@@ -109,7 +109,7 @@ async def test_cancel_counts_what_it_takes_back_in_the_codecs_samples(rate: int)
         assert rig.outbox.queued_bytes == 0
 
 
-async def test_cancel_counts_only_the_audio_of_an_opus_packet() -> None:
+async def test_cancel_does_not_count_delay_in_opus_packet() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
         rig.audio(4800, first=True)
@@ -122,9 +122,7 @@ async def test_cancel_counts_only_the_audio_of_an_opus_packet() -> None:
 
 
 @pytest.mark.parametrize(("played_ms", "played"), [(100.0, 2400), (1e9, 4800)])
-async def test_cancel_believes_no_more_was_heard_than_was_sent(
-    played_ms: float, played: int
-) -> None:
+async def test_cancel_limits_played_ms_to_audio_of_context(played_ms: float, played: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20))
         rig.audio(4800, first=True)
@@ -132,11 +130,11 @@ async def test_cancel_believes_no_more_was_heard_than_was_sent(
         assert rig.posted == [CancelAsked(played, 4800)]
 
 
-async def test_encoder_that_breaks_after_the_sessions_end_is_told() -> None:
+async def test_encoder_failure_after_session_end_is_reported() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
         over = FileEncoder(FLAC, RATE)
-        over.flush()  # a file that has ended refuses what follows
+        over.flush()  # an ended file refuses more samples
         rig.context._pump._encoder = over
         rig.audio(4800, first=True, ends=True)
         rig.context.on_done(Done("complete", REPORT))
@@ -149,7 +147,7 @@ async def test_encoder_that_breaks_after_the_sessions_end_is_told() -> None:
     assert rig.runtime.admission.active == 0
 
 
-async def test_close_ends_a_context_whose_audio_is_still_being_encoded() -> None:
+async def test_close_ends_context_with_audio_in_encoder() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
         rig.audio(48_000, first=True, ends=True)
@@ -162,7 +160,7 @@ async def test_close_ends_a_context_whose_audio_is_still_being_encoded() -> None
 
 
 @pytest.mark.parametrize("encoding", [Encoding.PCM_S16LE, Encoding.OPUS])
-async def test_words_come_with_their_audio_or_after_it(encoding: Encoding) -> None:
+async def test_words_come_with_audio_or_after_audio(encoding: Encoding) -> None:
     outputs = OutputQueue(RATE)
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
         rig = Rig(tasks, wire.AudioOptions(encoding), outputs)
@@ -192,10 +190,10 @@ async def test_words_come_with_their_audio_or_after_it(encoding: Encoding) -> No
         (FlushEncoder.AT_END, True, [2, 0, 0, 1]),
     ],
 )
-async def test_encoder_is_flushed_when_the_plan_says(
+async def test_encoder_is_flushed_according_to_plan(
     when: FlushEncoder, is_idle: bool, packets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packets of 20 ms, for audio of 50 ms: after it, its utterance, a flush and the end."""
+    """Counts packets of 20 ms after 50 ms of audio, its utterance, a flush and the end."""
     outputs = OutputQueue(RATE)
     monkeypatch.setattr(ContextDriver, "is_idle", is_idle)
     async with asyncio.TaskGroup() as tasks:
@@ -213,7 +211,7 @@ async def test_encoder_is_flushed_when_the_plan_says(
     assert counts == packets
 
 
-async def test_output_queue_waits_for_the_writer_also_for_audio_in_the_encoder() -> None:
+async def test_output_queue_room_includes_audio_in_encoder() -> None:
     outputs = OutputQueue(1000)
     assert await outputs.room(999) is None
     waiting = asyncio.create_task(outputs.room(1500))
@@ -227,7 +225,7 @@ async def test_output_queue_waits_for_the_writer_also_for_audio_in_the_encoder()
     assert await asyncio.wait_for(waiting, 60) == 600
 
 
-async def test_native_frames_say_once_that_audio_came_late() -> None:
+async def test_native_frames_flag_late_audio_once() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, None, 20))
         rig.audio(960, first=True)
@@ -239,7 +237,7 @@ async def test_native_frames_say_once_that_audio_came_late() -> None:
         assert flags == [AudioFlags.FIRST, none, AudioFlags.DISCONTINUITY, none]
 
 
-async def test_cancel_takes_words_back_with_their_audio() -> None:
+async def test_cancel_revokes_words_with_audio() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE))
         rig.audio(960, first=True)

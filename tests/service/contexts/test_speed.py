@@ -1,4 +1,4 @@
-"""Faster and slower speech through the whole gateway: lengths, credit, cancels."""
+"""Speech speed and bit rate through the whole gateway: lengths, lead and cancels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEEDS = [0.5, 1.3, 2.0, 4]
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-async def test_each_utterance_is_stretched_whole(speed: float) -> None:
+async def test_speed_stretches_each_utterance_whole(speed: float) -> None:
     async with gateway() as server, client(server.url) as talk:
         audio = {"encoding": "pcm_f32le", "speed": speed}
         handle = await talk.create(chunking=EXACT, audio=audio)
@@ -40,7 +40,7 @@ async def test_each_utterance_is_stretched_whole(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.2, 4.5, "2", None])
-async def test_other_speeds_are_no_message(speed: Any) -> None:
+async def test_invalid_speed_is_refused(speed: Any) -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.send("context.create", context_id="c", audio={"speed": speed})
         error = await talk.error()
@@ -55,14 +55,14 @@ async def test_other_speeds_are_no_message(speed: Any) -> None:
         {"encoding": "opus", "bitrate": 300_000},
     ],
 )
-async def test_bit_rates_that_cannot_be_had(audio: dict[str, Any]) -> None:
+async def test_unsupported_bit_rate_is_refused(audio: dict[str, Any]) -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.send("context.create", context_id="c", audio=audio)
         error = await talk.error()
         assert (error["code"], error["param"]) == ("unsupported", "audio.bitrate")
 
 
-async def test_opus_has_the_bit_rate_that_was_asked_for() -> None:
+async def test_opus_has_requested_bit_rate() -> None:
     size: dict[int, int] = {}
     async with gateway() as server, client(server.url) as talk:
         for bitrate in (12_000, 96_000):
@@ -78,7 +78,7 @@ async def test_opus_has_the_bit_rate_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])
-async def test_reports_are_counted_in_what_the_client_heard(speed: float) -> None:
+async def test_playback_reports_count_stretched_audio(speed: float) -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(audio={"encoding": "pcm_f32le", "speed": speed})
         await talk.send("text.append", context_id="c", text=TEXT)
@@ -96,7 +96,7 @@ async def test_reports_are_counted_in_what_the_client_heard(speed: float) -> Non
 
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])
-async def test_after_a_cancel_not_one_sample_comes(speed: float) -> None:
+async def test_cancel_is_followed_by_no_audio(speed: float) -> None:
     talker = FakeTalker(row_s=0.0005, frames_per_character=20)
     async with gateway(talker) as server, client(server.url) as talk:
         for number in range(4):
@@ -120,9 +120,7 @@ async def test_after_a_cancel_not_one_sample_comes(speed: float) -> None:
 
 
 async def lead_s(server: Gateway, speed: float) -> tuple[float, float]:
-    """How far the audio runs ahead of a listener who reports nothing, at its most, and what may
-    have been played meanwhile.
-    """
+    """Return the seconds of audio that a client without reports receives, and the elapsed time."""
     async with client(server.url) as talk:
         audio = {"encoding": "pcm_f32le", "speed": speed}
         handle = await talk.create(audio=audio, max_lead_ms=2000)
@@ -139,7 +137,7 @@ async def lead_s(server: Gateway, speed: float) -> tuple[float, float]:
         return got, played
 
 
-async def test_the_lead_is_in_seconds_of_the_listeners() -> None:
+async def test_lead_is_measured_in_stretched_seconds() -> None:
     talker = FakeTalker(frames_per_character=10)
     async with gateway(talker) as server:
         for speed in (0.5, 2.0):
@@ -150,7 +148,7 @@ async def test_the_lead_is_in_seconds_of_the_listeners() -> None:
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-async def test_openais_clients_choose_it(speed: float) -> None:
+async def test_openai_client_sets_speed(speed: float) -> None:
     async with gateway(**SERVER_EXACT) as server, official(server) as api:
         request: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
         spoken = await api.audio.speech.create(**request, response_format="pcm", speed=speed)
@@ -163,7 +161,7 @@ async def test_openais_clients_choose_it(speed: float) -> None:
         await server.until_free()
 
 
-async def test_http_has_bit_rates_too() -> None:
+async def test_speech_endpoint_accepts_bitrate() -> None:
     body = {"input": TEXT, "response_format": "mp3", "bitrate": 160_000}
     async with gateway() as server, httpx.AsyncClient() as http:
         large = await http.post(server.http + "/v1/audio/speech", json=body)

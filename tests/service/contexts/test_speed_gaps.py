@@ -1,4 +1,4 @@
-"""A listener to stretched speech never runs dry: session and stretcher, on the test's clock."""
+"""Stretched speech without underruns: session and stretcher, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FRAMES = 300
 
 
 def least_lead_s(speed: float, guard_s: float) -> tuple[float, float]:
-    """When the first audio comes, and the least that the listener has left when more comes."""
+    """Return the time of the first audio, and the smallest lead when more audio comes."""
     plan = settings(speed=speed)
     schedule = replace(plan.queue.schedule, guard_s=guard_s)
     world = World(replace(plan, queue=replace(plan.queue, schedule=schedule)), FRAMES)
@@ -38,10 +38,10 @@ def least_lead_s(speed: float, guard_s: float) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 0.8, 1.25, 1.5, 2.0, 2.5, 4.0])
-def test_what_is_held_back_leaves_no_gap(speed: float) -> None:
+def test_stretched_speech_has_no_gap(speed: float) -> None:
     began, least = least_lead_s(speed, held_back_s(speed, SPEC.sample_rate))
     unknowing, closer = least_lead_s(speed, 0.0)
     assert least > 0.02
     assert least > closer or closer > 0.02
-    # A first chunk that stays in the stretcher is no gain.
+    # An earlier first chunk that stays in the stretcher gains nothing.
     assert round(began - unknowing, 6) <= 0.01

@@ -1,4 +1,4 @@
-"""Word timings through a live gateway: the talker here is a fake that knows its place."""
+"""Word timings through a live gateway, with a fake talker that knows its place in the text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PER_CHARACTER = 2.0
 
 
 def speaking(**more: Any) -> FakeTalker:
-    """Each character is two frames long, so a word begins where its text says."""
+    """Make a talker with two frames per character, so that positions in the text give times."""
     return FakeTalker(frames_per_character=PER_CHARACTER, has_word_timings=True, **more)
 
 
 async def words_of(peer: Client, text: str, **fields: Any) -> list[dict[str, Any]]:
-    """Speak a text; its words, each checked to come after the audio that it lies in."""
+    """Speak a text and return its words; each must come after the audio that contains it."""
     handle = await peer.create("c", timestamps=True, **fields)
     await peer.send("text.append", context_id="c", text=text)
     await peer.send("context.end", context_id="c")
@@ -47,7 +47,7 @@ def check(words: list[dict[str, Any]], text: str, speed: float = 1.0) -> None:
     assert [word["text"] for word in words] == text.split()
     assert [text[word["start"] : word["end"]] for word in words] == text.split()
     assert all(a["end_ms"] <= b["start_ms"] for a, b in pairwise(words))
-    # utterances are spoken one after another, and the space between two is not spoken
+    # the space between two utterances is not spoken
     spaces = 0
     for before, word in zip([None, *words], words, strict=False):
         spaces += before is not None and before["text"][-1] in ".?!"
@@ -56,12 +56,12 @@ def check(words: list[dict[str, Any]], text: str, speed: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
-async def test_every_word_comes_once_at_its_time(mode: str) -> None:
+async def test_every_word_timing_comes_once_with_correct_time(mode: str) -> None:
     async with gateway(speaking()) as server, client(server.url) as peer:
         check(await words_of(peer, TEXT, mode=mode), TEXT)
 
 
-async def test_words_come_while_the_speech_does() -> None:
+async def test_word_timings_come_during_speech() -> None:
     async with gateway(speaking(row_s=0.002)) as server, client(server.url) as peer:
         handle = await peer.create("c", timestamps=True)
         await peer.send("text.append", context_id="c", text=TEXT)
@@ -72,7 +72,7 @@ async def test_words_come_while_the_speech_does() -> None:
         assert heard < len(peer.samples(handle)) / 2
 
 
-async def test_times_are_of_the_speech_as_it_is_heard() -> None:
+async def test_word_timings_follow_speed() -> None:
     async with gateway(speaking()) as server, client(server.url) as peer:
         fast = {"encoding": "pcm_f32le", "speed": 1.25}
         handle = await peer.create("c", timestamps=True, audio=fast)
@@ -88,7 +88,7 @@ async def test_times_are_of_the_speech_as_it_is_heard() -> None:
         assert words[-1]["end_ms"] <= 1000 * len(peer.samples(handle)) / RATE + 30
 
 
-async def test_a_context_that_does_not_ask_gets_none() -> None:
+async def test_word_timings_are_sent_only_on_request() -> None:
     async with gateway(speaking()) as server, client(server.url) as peer:
         await peer.create("c")
         await peer.send("text.append", context_id="c", text=TEXT)
@@ -100,7 +100,7 @@ async def test_a_context_that_does_not_ask_gets_none() -> None:
                 return
 
 
-async def test_a_cancel_tells_exactly_the_words_that_were_played() -> None:
+async def test_cancel_reports_exactly_played_words() -> None:
     async with gateway(speaking(row_s=0.001)) as server, client(server.url) as peer:
         for wanted in (1, 4, 7):
             words: list[dict[str, Any]] = []
@@ -108,7 +108,7 @@ async def test_a_cancel_tells_exactly_the_words_that_were_played() -> None:
             await peer.send("text.append", context_id="c", text=TEXT + " And so it goes on.")
             while len(words) <= wanted:
                 words += (await peer.until("timestamps", "c"))["words"]
-            played = words[wanted]["start_ms"] + 15  # just into it: it has not been heard
+            played = words[wanted]["start_ms"] + 15  # just into the word: not heard
             await peer.send("context.cancel", context_id="c", played_ms=played)
             cancelled = await peer.until("context.cancelled", "c")
             assert cancelled["text_spoken"].split() == TEXT.split()[:wanted]
@@ -117,7 +117,7 @@ async def test_a_cancel_tells_exactly_the_words_that_were_played() -> None:
             )
 
 
-async def test_no_word_follows_a_cancel() -> None:
+async def test_cancel_is_followed_by_no_word_timings() -> None:
     async with gateway(speaking()) as server, client(server.url) as peer:
         await peer.create("c", timestamps=True)
         await peer.send("text.append", context_id="c", text=TEXT)
@@ -133,7 +133,7 @@ async def test_no_word_follows_a_cancel() -> None:
                 return
 
 
-async def test_the_announcement_and_the_refusal() -> None:
+async def test_word_timings_are_announced_and_refused_if_unsupported() -> None:
     for able in (True, False):
         talker = FakeTalker(has_word_timings=able)
         async with gateway(talker) as server, connect(server.url) as socket:

@@ -1,4 +1,4 @@
-"""What the talker is asked for: complete text at once, text that arrives by sentences."""
+"""Generations of a turn: complete text in one, arriving text sentence by sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = " ".join(f"This is sentence number {number} of a long text." for number i
 
 
 class Asked(FakeTalker):
-    """Remembers what it spoke, at the first row."""
+    """Records each request at its first row."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(frames_per_character=0.2, segment_chars=None, **options)
@@ -36,13 +36,13 @@ class Asked(FakeTalker):
 
 
 @pytest.mark.parametrize("path", ["speech", "speech/batch"])
-async def test_an_http_requests_text_is_one_generation(path: str) -> None:
+async def test_text_of_http_request_is_one_generation(path: str) -> None:
     talker = Asked()
     async with gateway(talker) as server, httpx.AsyncClient() as http:
         body: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
         if path == "speech/batch":
             body = {"items": [{"input": TEXT}]}
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         answer = await http.post(f"{server.http}/v1/audio/{path}", json=body, timeout=60)
         assert answer.status_code == 200
         assert talker.spoken == [("", TEXT)]
@@ -59,19 +59,19 @@ async def say(talk: Client, text: str, last: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["flush", "end"])
-async def test_what_is_flushed_or_ended_before_speech_began_is_one_generation(last: str) -> None:
+async def test_text_flushed_or_ended_before_speech_is_one_generation(last: str) -> None:
     talker = Asked(first_row_s=0.5)
     async with gateway(talker) as server, client(server.url) as talk:
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         await say(talk, TEXT, last)
         assert talker.spoken == [("", TEXT)]
         assert talker.outstanding == 0
 
 
-async def test_a_long_text_is_parted_as_the_longest_generation_allows() -> None:
+async def test_long_text_is_split_by_longest_generation() -> None:
     talker = Asked()
     async with gateway(talker) as server, client(server.url) as talk:
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         await say(talk, f"<|style:whispering|>{LONG}", "end")
         texts = [text for _, text in talker.spoken]
         assert " ".join(texts) == f"<|style:whispering|>{LONG}"
@@ -83,10 +83,10 @@ async def test_a_long_text_is_parted_as_the_longest_generation_allows() -> None:
         assert max(map(len, texts)) < 2 * min(map(len, texts))
 
 
-async def test_a_limit_set_by_the_operator_cuts_complete_text_too() -> None:
+async def test_max_segment_chars_splits_complete_text() -> None:
     talker = Asked()
     async with gateway(talker, max_segment_chars=60) as server, client(server.url) as talk:
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         await say(talk, TEXT, "end")
         angry = "<|emotion:anger|>"
         assert talker.spoken == [
@@ -96,10 +96,10 @@ async def test_a_limit_set_by_the_operator_cuts_complete_text_too() -> None:
         ]
 
 
-async def test_what_arrives_while_a_sentence_is_spoken_waits_for_its_turns_end() -> None:
+async def test_text_arriving_during_speech_waits_for_end_of_turn() -> None:
     talker = Asked(row_s=0.01)
     async with gateway(talker) as server, client(server.url) as talk:
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         await talk.create()
         await talk.send("text.append", context_id="c", text="A first sentence is said. And ")
         await talk.until("audio.started")
@@ -111,7 +111,7 @@ async def test_what_arrives_while_a_sentence_is_spoken_waits_for_its_turns_end()
         ]  # fmt: skip
 
 
-async def test_a_client_that_wants_few_frames_gets_each_sentence_alone() -> None:
+async def test_low_max_frames_gives_each_sentence_its_own_generation() -> None:
     talker = Asked()
     async with gateway(talker) as server, httpx.AsyncClient() as http:
         talker.spoken.clear()
@@ -121,10 +121,10 @@ async def test_a_client_that_wants_few_frames_gets_each_sentence_alone() -> None
         assert len(talker.spoken) == 3
 
 
-async def test_a_long_sentence_begins_to_be_spoken_while_it_arrives() -> None:
+async def test_long_sentence_is_spoken_before_its_end_arrives() -> None:
     talker = Asked()
     async with gateway(talker) as server, client(server.url) as talk:
-        talker.spoken.clear()  # what the service said to warm up
+        talker.spoken.clear()  # the warm-up text
         await talk.create()
         begun = "This is where a sentence begins that goes on for a long time,"
         rest = "since whoever writes it has not come to the end of it yet"

@@ -26,7 +26,7 @@ async def raw(server: Gateway) -> AsyncIterator[Raw]:
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server closes; a connection left open ends the test."""
+    """Read until the server closes; fail if the connection stays open."""
     data = b""
     async with asyncio.timeout(30):
         with contextlib.suppress(ConnectionError):

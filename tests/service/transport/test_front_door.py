@@ -1,4 +1,4 @@
-"""Connections that ask for nothing: bounded in time and number, whatever they trickle."""
+"""Silent and slow connections: limits on their time and number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POST = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: appl
     [b"", b"GET / HT", UPGRADE, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 100],
     ids=["nothing", "half a line", "half a handshake", "half a head"],
 )
-async def test_a_head_that_never_ends_is_cut_off(said: bytes) -> None:
+async def test_unfinished_head_is_cut_off(said: bytes) -> None:
     async with gateway(handshake_s=0.3) as server, raw(server) as (reader, writer):
         writer.write(said)
         assert await rest(reader) == b""
@@ -53,14 +53,14 @@ async def test_handshake_deadline_holds_for_trickled_bytes() -> None:
         trickling.cancel()
 
 
-async def test_a_request_on_a_kept_connection_has_its_deadline_too() -> None:
+async def test_handshake_deadline_holds_for_next_request_of_connection() -> None:
     async with gateway(handshake_s=0.5) as server, raw(server) as (reader, writer):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /health/live HTTP/1.1\r\n")
         assert (await rest(reader)).count(b"200 OK") == 1
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 100", b"Transfer-Encoding: chunked"])
-async def test_a_body_that_never_comes_is_told(
+async def test_missing_body_is_answered_with_idle_timeout(
     length: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_route, "_BODY_S", 0.3)
@@ -74,7 +74,7 @@ async def test_a_body_that_never_comes_is_told(
 @pytest.mark.parametrize(
     "path", [b"/v1/audio/voices", b"/tts/bytes", b"/v1/text-to-speech/default", b"/v1/speak"]
 )
-async def test_a_body_that_never_comes_is_408_in_every_dialect(
+async def test_missing_body_gets_408_in_every_dialect(
     path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_route, "_BODY_S", 0.1)
@@ -84,14 +84,14 @@ async def test_a_body_that_never_comes_is_408_in_every_dialect(
         assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_body_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_body_for_unknown_route_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocols, "_BODY_S", 0.3)
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
         assert b"404" in await rest(reader)
 
 
-async def test_only_so_many_wait_and_who_speaks_is_served() -> None:
+async def test_oldest_silent_connections_are_closed_over_limit() -> None:
     most = _SPARE + 2
     async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
@@ -99,19 +99,19 @@ async def test_only_so_many_wait_and_who_speaks_is_served() -> None:
             assert (await http.get(server.http + "/health/ready")).status_code == 200
         async with client(server.url) as talk:
             assert len(await talk.say("Hello there.")) > 0
-        for reader, _ in silent[:20]:  # the oldest went
+        for reader, _ in silent[:20]:  # the oldest were closed
             assert await rest(reader) == b""
         assert not silent[-1][0].at_eof()
 
 
-async def test_an_accepted_socket_is_not_held_to_the_handshakes_deadline() -> None:
+async def test_handshake_deadline_does_not_hold_for_accepted_socket() -> None:
     async with gateway(handshake_s=0.5) as server, client(server.url) as talk:
         await asyncio.sleep(0.8)
         await talk.send("ping", id="x")
         assert (await talk.until("pong"))["id"] == "x"
 
 
-async def test_a_slow_answer_is_not_held_to_it_either() -> None:
+async def test_handshake_deadline_does_not_hold_for_slow_answer() -> None:
     async with gateway(handshake_s=0.5) as server, httpx.AsyncClient(timeout=30) as http:
         server.talker.row_s = 0.02  # a second of work
         body = {"input": "Hello there, my dear.", "response_format": "pcm"}
@@ -125,8 +125,10 @@ ANSWER = bytes(1 << 20)
 
 @contextlib.asynccontextmanager
 async def reading_slowly() -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]]]:
-    """A reader that has asked for ``ANSWER``, of which little fits into the kernel, and the
-    server's connections. As soon as it is answered it owes another request within a second.
+    """Yield a reader that has requested ``ANSWER``, and the server's connections.
+
+    Little of the answer fits into the kernel's buffers. After the answer, the next request is due
+    within a second.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,7 +159,7 @@ async def reading_slowly() -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]
         await serving
 
 
-async def test_a_slow_reader_of_a_long_answer_is_not_cut_off_while_it_reads() -> None:
+async def test_slow_reader_of_long_answer_is_not_cut_off() -> None:
     async with reading_slowly() as (reader, _):
         for _ in range(28):
             await reader.readexactly(len(ANSWER) // 28)
@@ -165,15 +167,15 @@ async def test_a_slow_reader_of_a_long_answer_is_not_cut_off_while_it_reads() ->
         assert len(await rest(reader)) == len(ANSWER) % 28
 
 
-async def test_a_reader_that_stops_in_a_long_answer_is_cut_off() -> None:
+async def test_reader_that_stops_in_long_answer_is_cut_off() -> None:
     async with reading_slowly() as (reader, connections), asyncio.timeout(30):
         await reader.readexactly(1000)
         while connections:
             await asyncio.sleep(0.02)
 
 
-def test_empty_fragments_are_not_kept() -> None:
-    """A message of endlessly many empty fragments is within every limit of size."""
+def test_empty_fragments_are_discarded() -> None:
+    """A message of endlessly many empty fragments would pass every limit of size."""
     kept = WebSocketProtocol.__new__(WebSocketProtocol)
     kept.frames = []
     kept.curr_msg_data_type = "bytes"
@@ -183,7 +185,7 @@ def test_empty_fragments_are_not_kept() -> None:
     assert kept.frames == [b"x"]
 
 
-async def test_empty_fragments_through_a_real_socket() -> None:
+async def test_message_with_empty_fragments_is_answered() -> None:
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(UPGRADE + b"\r\n")
         async with asyncio.timeout(30):
@@ -196,7 +198,7 @@ async def test_empty_fragments_through_a_real_socket() -> None:
                 pass
 
 
-async def test_compression_that_is_offered_is_not_accepted() -> None:
+async def test_compression_offer_is_declined() -> None:
     async with (
         gateway() as server,
         connect(server.url, compression="deflate") as socket,

@@ -1,4 +1,4 @@
-"""Refusals over HTTP that come before any dialect has seen the request whole."""
+"""HTTP errors that precede the handling of a complete request by a dialect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATH = "/v1/audio/speech"
         ("GET", "/v1/speak", 405),
     ],
 )
-async def test_where_there_is_no_route_the_error_has_our_shape(
+async def test_unknown_route_or_method_gets_error_object(
     method: str, path: str, status: int
 ) -> None:
     async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
@@ -36,7 +36,7 @@ async def test_where_there_is_no_route_the_error_has_our_shape(
         assert error["message"]
 
 
-async def test_a_body_that_does_not_come_is_refused_in_its_dialect(
+async def test_incomplete_body_gets_408_with_idle_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_route, "_BODY_S", 0.05)

@@ -1,4 +1,4 @@
-"""Messages that come together: all of them, in order, and others have their turns between them."""
+"""Messages that arrive together: handled in order, without starving other tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.service.live import append, client, gateway, write
 
 
 @pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 10 * AT_ONCE + 3])
-async def test_messages_that_come_together_are_taken_in_order(count: int) -> None:
+async def test_messages_arriving_together_are_handled_in_order(count: int) -> None:
     words = [f"word{number} " for number in range(count)]
     async with gateway() as server, client(server.url) as c:
         await c.create()
-        # more come while the rest of the first ones wait
+        # more arrive while some of the first ones still wait
         write(c, [append(word) for word in words[: count // 2]])
         await asyncio.sleep(0)
         cancel = {"type": "context.cancel", "context_id": "c"}
@@ -26,7 +26,7 @@ async def test_messages_that_come_together_are_taken_in_order(count: int) -> Non
         assert cancelled["text_spoken"] + cancelled["text_remaining"] == "".join(words)
 
 
-async def test_who_sends_many_at_once_leaves_others_their_turns(
+async def test_burst_of_messages_leaves_turns_to_other_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken, most = 0, 0
@@ -47,11 +47,11 @@ async def test_who_sends_many_at_once_leaves_others_their_turns(
             seen = taken
             await asyncio.sleep(0)
             most = max(most, taken - seen)
-    # Those that are handled at once, and then the reader's own turn.
+    # One batch is handled at once, and another in the reader's own turn.
     assert AT_ONCE <= most <= 2 * AT_ONCE
 
 
-async def test_messages_that_come_one_by_one_never_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_messages_are_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     queued = list[bool]()
     queue = WebSocketsSansIOProtocol.send_receive_event_to_app
 
@@ -72,7 +72,7 @@ async def test_messages_that_come_one_by_one_never_queue(monkeypatch: pytest.Mon
         assert len(queued) == 1
 
 
-async def test_messages_in_fragments_are_put_together_and_leave_nothing_behind() -> None:
+async def test_message_fragments_are_joined() -> None:
     async with gateway() as server, client(server.url) as c:
         for pieces in (['{"type":', '"ping",', '"id":"1"}'], ['{"type":"ping","id":"2"}']):
             await c.socket.send(pieces)
@@ -86,7 +86,7 @@ async def test_messages_in_fragments_are_put_together_and_leave_nothing_behind()
         assert await c.next() == {"type": "pong", "id": "3"}
 
 
-async def test_a_fault_in_a_message_ends_the_socket_and_says_no_more_than_that(
+async def test_handler_exception_closes_socket_with_1011_and_no_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(dialect: NativeDialect, text: str) -> None:

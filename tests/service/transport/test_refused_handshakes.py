@@ -1,4 +1,4 @@
-"""A refused handshake says under which id the logs know of it, in every dialect."""
+"""Refused handshakes carry the request id of their log record, in every dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOCKETS = [
 
 
 @pytest.mark.parametrize("path", SOCKETS)
-async def test_a_refused_handshake_is_found_in_the_logs(
+async def test_refused_handshake_has_request_id_of_log_record(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""Requests that there is no room for are refused before their bodies are read and parsed."""
+"""Requests without a free slot are refused before their bodies are read and parsed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 120.0
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The next answer's status and body."""
+    """Read the next answer; return its status and body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(
         int(line.partition(b":")[2])
@@ -42,7 +42,7 @@ def head_for(path: str, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_full_server_refuses_before_the_body_has_come(path: str) -> None:
+async def test_full_server_refuses_before_body_arrives(path: str) -> None:
     async with gateway(max_contexts=1) as server, raw(server) as (reader, writer):
         server.runtime.admission.acquire()
         async with asyncio.timeout(PATIENCE_S):
@@ -50,13 +50,13 @@ async def test_full_server_refuses_before_the_body_has_come(path: str) -> None:
             status, body = await answer(reader)
             assert status in (429, 503)
             assert b"at its capacity" in body
-            # what comes of the body is thrown away, and the connection serves on
+            # the body is discarded, and the connection stays usable
             writer.write(100 * b"x" + b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await answer(reader))[0] == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_draining_server_refuses_before_the_body_has_come(path: str) -> None:
+async def test_draining_server_refuses_before_body_arrives(path: str) -> None:
     async with gateway() as server, raw(server) as (reader, writer):
         server.runtime.begin_drain()
         async with asyncio.timeout(PATIENCE_S):
@@ -67,8 +67,8 @@ async def test_draining_server_refuses_before_the_body_has_come(path: str) -> No
         assert 'tts_errors_total{code="draining"} 1.0' in server.runtime.metrics.render().decode()
 
 
-async def test_long_body_is_taken_and_told_afterwards() -> None:
-    """Else its client could find the connection reset while it still sends."""
+async def test_refusal_of_long_body_is_sent_after_reading() -> None:
+    """Otherwise the client could see a connection reset while it is still sending."""
     async with gateway() as server, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         server.runtime.begin_drain()
         body = {"input": "Hello.", "ref_audio": "data:audio/wav;base64," + "A" * 4_000_000}
@@ -79,7 +79,7 @@ async def test_long_body_is_taken_and_told_afterwards() -> None:
 
 
 def bodies_parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Bodies that were given to FastAPI's JSON parser, from now on."""
+    """Record the bodies that FastAPI's JSON parser gets from now on."""
     parsed: list[bytes] = []
     loads = json.loads
 
@@ -105,7 +105,7 @@ async def test_refused_body_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> No
         assert body not in parsed
 
 
-async def test_what_does_not_speak_is_served_without_a_slot() -> None:
+async def test_requests_without_speech_need_no_slot() -> None:
     async with gateway(max_contexts=1) as server, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         server.runtime.admission.acquire()
         for path in ("/v1/models", "/v1/audio/voices", "/voices"):

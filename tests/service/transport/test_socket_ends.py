@@ -1,4 +1,4 @@
-"""How a socket ends: what the client is told, with which code, and that nothing is left."""
+"""Ends of sockets: last messages, close codes and released resources."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import TEXT
 from tests.service.live import Client, append, client, gateway, write
 
-#: A message that is more audio than the outbox may hold.
+#: Settings under which one text gives more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
 
 
 async def rest(c: Client) -> list[dict[str, Any]]:
-    """What is said up to the close, audio left out."""
+    """Return the messages up to the close, without audio."""
     said = []
     with contextlib.suppress(ConnectionClosed):
         while True:
@@ -34,7 +34,7 @@ async def rest(c: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("looks_s", [0.0, 60.0])
-async def test_an_outbox_that_is_full_is_told_whoever_looks_meanwhile(
+async def test_full_outbox_closes_socket_as_slow_consumer(
     looks_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", looks_s)
@@ -48,7 +48,7 @@ async def test_an_outbox_that_is_full_is_told_whoever_looks_meanwhile(
         await server.until_free()
 
 
-async def test_a_fault_in_housekeeping_ends_the_socket_alone(
+async def test_housekeeping_exception_closes_only_its_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
@@ -70,14 +70,14 @@ async def test_a_fault_in_housekeeping_ends_the_socket_alone(
             assert len(await another.say("Still here.")) > 0
 
 
-async def test_what_is_said_after_the_close_is_not_answered() -> None:
+async def test_messages_after_session_close_are_not_answered() -> None:
     async with gateway() as server, client(server.url) as c:
         write(c, [{"type": "session.close"}, {"type": "ping", "id": "7"}, append("a")])
         assert await rest(c) == []
         assert c.socket.close_code == 1000
 
 
-async def test_a_message_that_comes_while_contexts_are_being_closed_opens_none(
+async def test_message_during_close_opens_no_context(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     links = list[WebSocketProtocol]()
@@ -107,7 +107,7 @@ async def test_a_message_that_comes_while_contexts_are_being_closed_opens_none(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_socket_that_opens_as_the_server_begins_to_go_is_told_at_once(
+async def test_socket_opened_at_start_of_drain_gets_going_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 60.0)
@@ -125,14 +125,16 @@ async def test_a_socket_that_opens_as_the_server_begins_to_go_is_told_at_once(
             assert c.socket.close_code == 1001
 
 
-async def test_who_says_nothing_but_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_client_that_answers_pings_stays_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(uvicorn_protocols, "_PING_S", 1.0)
     async with gateway() as server, client(server.url) as c:
-        await asyncio.sleep(2.2)  # an unanswered ping would have ended it
+        await asyncio.sleep(2.2)  # an unanswered ping would have closed the socket
         assert len(await c.say("Still here.")) > 0
 
 
-async def test_who_takes_not_even_the_close_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
     lost = asyncio.Event()
     connection_lost = WebSocketProtocol.connection_lost
@@ -155,5 +157,5 @@ async def test_who_takes_not_even_the_close_is_dropped(monkeypatch: pytest.Monke
         await c.send("text.append", context_id="c", text=TEXT * 4)
         async with asyncio.timeout(40):
             await lost.wait()
-        assert stalled.close_code is None  # it was not the client that went
+        assert stalled.close_code is None  # the client did not close the socket
         await server.until_free()

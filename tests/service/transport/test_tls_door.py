@@ -1,4 +1,4 @@
-"""TLS: speech through it, and connections that never finish its handshake, on both event loops."""
+"""TLS on both event loops: speech, unfinished handshakes, and certificates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def health(server: Gateway, trust: ssl.SSLContext) -> int:
 
 
 @both_loops
-def test_speech_over_tls(loop: Loop, certificate: tuple[Path, Path]) -> None:
+def test_tls_carries_speech(loop: Loop, certificate: tuple[Path, Path]) -> None:
     async def talk() -> None:
         trust = trusting(certificate)
         async with gateway(**tls(certificate)) as server:
@@ -76,7 +76,7 @@ def test_speech_over_tls(loop: Loop, certificate: tuple[Path, Path]) -> None:
 
 @both_loops
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02"], ids=["nothing", "half a record"])
-def test_a_handshake_that_never_ends_is_cut_off(
+def test_unfinished_tls_handshake_is_cut_off(
     loop: Loop, said: bytes, certificate: tuple[Path, Path]
 ) -> None:
     async def talk() -> None:
@@ -91,7 +91,7 @@ def test_a_handshake_that_never_ends_is_cut_off(
 
 
 @both_loops
-def test_after_the_handshake_the_head_is_waited_for_as_long(
+def test_unfinished_head_after_tls_handshake_is_cut_off(
     loop: Loop, certificate: tuple[Path, Path]
 ) -> None:
     async def talk() -> None:
@@ -108,7 +108,7 @@ def test_after_the_handshake_the_head_is_waited_for_as_long(
 
 
 @both_loops
-def test_who_speaks_no_tls_is_turned_away(loop: Loop, certificate: tuple[Path, Path]) -> None:
+def test_plain_http_is_refused_on_tls_port(loop: Loop, certificate: tuple[Path, Path]) -> None:
     async def talk() -> None:
         async with gateway(**tls(certificate)) as server:
             async with raw(server) as (reader, writer):
@@ -120,7 +120,7 @@ def test_who_speaks_no_tls_is_turned_away(loop: Loop, certificate: tuple[Path, P
 
 
 @both_loops
-def test_only_so_many_handshakes_wait_and_who_speaks_is_served(
+def test_oldest_tls_handshakes_are_closed_over_limit(
     loop: Loop, certificate: tuple[Path, Path]
 ) -> None:
     async def talk() -> None:
@@ -131,7 +131,7 @@ def test_only_so_many_handshakes_wait_and_who_speaks_is_served(
             most = _SPARE + 2
             silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
             assert await health(server, trusting(certificate)) == 200
-            for reader, _ in silent[:20]:  # the oldest went
+            for reader, _ in silent[:20]:  # the oldest were closed
                 assert await rest(reader) == b""
             assert not silent[-1][0].at_eof()
 
@@ -139,7 +139,7 @@ def test_only_so_many_handshakes_wait_and_who_speaks_is_served(
 
 
 @both_loops
-def test_a_request_in_the_handshakes_last_packet_is_heard(
+def test_request_in_last_packet_of_tls_handshake_is_answered(
     loop: Loop, certificate: tuple[Path, Path]
 ) -> None:
     async def talk() -> None:
@@ -155,7 +155,7 @@ def test_a_request_in_the_handshakes_last_packet_is_heard(
                         writer.write(outgoing.read())
                         incoming.write(await reader.read(65536))
                 ends.write(HEALTH)
-                writer.write(outgoing.read())  # its Finished, and the request
+                writer.write(outgoing.read())  # the client's Finished, and the request
                 answer = b""
                 while b"\r\n\r\n" not in answer:
                     incoming.write(await reader.read(65536))
@@ -166,12 +166,12 @@ def test_a_request_in_the_handshakes_last_packet_is_heard(
     run(loop, talk())
 
 
-def test_a_key_needs_its_certificate(tmp_path: Path) -> None:
+def test_tls_key_setting_requires_certificate(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="tls_key"):
         load_settings(tls_key=tmp_path / "key.pem")
 
 
-def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
+def test_unreadable_certificate_stops_start(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
     for file in (broken, tmp_path / "nowhere.pem"):
@@ -179,7 +179,7 @@ def test_a_certificate_that_cannot_be_read_ends_the_start(tmp_path: Path) -> Non
             _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))
 
 
-def test_certificate_is_read_again_and_a_broken_one_changes_nothing(
+def test_certificate_is_reloaded_and_broken_file_is_ignored(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     files = tmp_path / "certificate.pem", tmp_path / "key.pem"

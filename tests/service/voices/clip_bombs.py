@@ -1,4 +1,4 @@
-"""Clips that attack their reader: lengths that lie, tags without end, files that name others."""
+"""Malicious clips: false lengths, endless tags, and files that refer to other files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TONE = clips.tone()
 
 
 def ogg_crc(page: bytes) -> int:
-    """RFC 3533: polynomial 0x04c11db7, from 0, nothing reflected."""
+    """Compute the checksum of RFC 3533: polynomial 0x04c11db7, initial value 0, not reflected."""
     crc = 0
     for byte in page:
         crc ^= byte << 24
@@ -36,7 +36,7 @@ def ogg_pages(data: bytes) -> list[bytes]:
 
 
 def resealed(page: bytes, *, granule: int | None = None, serial: int, flags_off: int = 0) -> bytes:
-    """The page with another granule position and serial number, and its sum right again."""
+    """Change a page's granule position and serial number, and correct its checksum."""
     changed = bytearray(page)
     if granule is not None:
         changed[6:14] = struct.pack("<Q", granule)
@@ -48,7 +48,7 @@ def resealed(page: bytes, *, granule: int | None = None, serial: int, flags_off:
 
 
 def endless_ogg(kind: str = "ogg_opus") -> dict[str, bytes]:
-    """Streams that say they go on for ever: positions of centuries, no last page, chains."""
+    """Make streams that claim to be endless: huge positions, no last page, long chains."""
     opus = clips.encoded(kind, TONE) if kind == "ogg_opus" else clips.vorbis(TONE)
     pages = ogg_pages(opus)
     far = [2**63 - 1, 2**64 - 1, 2**62]
@@ -73,7 +73,7 @@ def endless_ogg(kind: str = "ogg_opus") -> dict[str, bytes]:
 
 
 def id3(size: int, held: bytes) -> bytes:
-    """A tag of version 2.4 that says it has ``size`` bytes, and what it has."""
+    """Make an ID3v2.4 tag that declares ``size`` bytes and contains ``held``."""
     syncsafe = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
     return b"ID3\x04\0\0" + syncsafe + held
 
@@ -129,7 +129,7 @@ def lying_wav() -> dict[str, bytes]:
 
 
 def foreign_wav() -> dict[str, bytes]:
-    """Codecs by their tags that a WAV may hold, and that are not let near it."""
+    """Make WAV files with codecs that the format allows and the sandbox does not."""
     data = clips.encoded("mp3", TONE)
     tags = {"ADPCM": 2, "IMA": 17, "MP3": 0x55, "AAC": 0xFF, "WMA": 0x161, "AC3": 0x2000}
     head = struct.Struct("<HHIIHH")
@@ -141,13 +141,13 @@ def foreign_wav() -> dict[str, bytes]:
 
 
 def flac_with(*blocks: tuple[int, int, bytes]) -> bytes:
-    """A good file with more metadata after STREAMINFO: (type, length it says, bytes)."""
+    """Insert metadata after STREAMINFO of a valid file: (type, declared length, bytes)."""
     good = clips.encoded("flac", TONE)
     size = int.from_bytes(good[5:8], "big")
     info = bytes([0]) + good[5 : 8 + size]
     more = b"".join(bytes([kind]) + said.to_bytes(3, "big") + held for kind, said, held in blocks)
     rest = good[8 + size :]
-    if good[4] & 0x80:  # STREAMINFO was the last block: an empty padding is it now
+    if good[4] & 0x80:  # STREAMINFO was the last block; end with empty padding instead
         rest = b"\x81\0\0\0" + rest
     return b"fLaC" + info + more + rest
 
@@ -178,7 +178,7 @@ def lying_flac() -> dict[str, bytes]:
 
 
 def container(kind: str, codec: str) -> bytes:
-    """A good recording in a container that is not on the list."""
+    """Make a valid recording in a container that is not accepted."""
     file = io.BytesIO()
     with av.open(file, "w", format=kind) as out:
         stream = out.add_stream(codec, rate=48_000)
@@ -210,8 +210,8 @@ def zipped() -> bytes:
     return file.getvalue()
 
 
-#: What libav, or who else reads files by their beginning, would open another file or address for.
-#: ``{there}`` is an address that listens, ``{file}`` a good recording.
+#: Files that make libav, or another reader that detects formats, open a file or an address.
+#: ``{there}`` is an address that listens, ``{file}`` a valid recording.
 PLAYLISTS = {
     "m3u8": b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{there}\n#EXTINF:9,\n{file}\n",
     "ffconcat": b"ffconcat version 1.0\nfile '{file}'\nfile '{there}'\n",

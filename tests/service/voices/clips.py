@@ -1,4 +1,4 @@
-"""Clips as clients send them: good ones in every format, and bombs."""
+"""Clips as clients send them: valid ones in every format, and a decompression bomb."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RATE = 24_000
 
 
 def tone(seconds: float = 2.0, hertz: float = 440.0, rate: int = RATE) -> Samples:
-    """A tone that grows louder, so that no two stretches of it are alike."""
+    """Make a tone that grows louder, so that no two parts of it are alike."""
     t = np.arange(int(seconds * rate)) / rate
     samples: Samples = (np.sin(2 * np.pi * hertz * t) * (0.2 + 0.5 * t / seconds)).astype("f4")
     return samples
 
 
 def wav(samples: Samples, rate: int = RATE, channels: int = 1) -> bytes:
-    """s16 by the standard library."""
+    """Make a WAV of 16-bit samples with the standard library."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(channels)
@@ -36,7 +36,7 @@ def wav(samples: Samples, rate: int = RATE, channels: int = 1) -> bytes:
 
 
 def float_wav(samples: np.ndarray, rate: int = RATE) -> bytes:
-    """IEEE float, as the format's description has it."""
+    """Make a WAV of IEEE floats from the format's specification."""
     data = samples.astype("<f4").tobytes()
     head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16,
                        3, 1, rate, 4 * rate, 4, 32, b"data", len(data))  # fmt: skip
@@ -44,14 +44,14 @@ def float_wav(samples: np.ndarray, rate: int = RATE) -> bytes:
 
 
 def encoded(kind: str, samples: Samples, rate: int = RATE) -> bytes:
-    """``flac``, ``mp3`` or ``ogg_opus`` by the service's own encoders."""
+    """Encode ``flac``, ``mp3`` or ``ogg_opus`` with the service's own encoders."""
     encoder = make_stream_encoder(kind, rate)
     packets = [*encoder.encode(samples), *encoder.flush()]
     return b"".join(packet.data for packet in packets)
 
 
 def vorbis(samples: Samples, rate: int = RATE) -> bytes:
-    """Ogg Vorbis in stereo, by ffmpeg's own encoder."""
+    """Encode Ogg Vorbis in stereo with ffmpeg's own encoder."""
     file = io.BytesIO()
     with av.open(file, "w", format="ogg") as out:
         stream = out.add_stream("vorbis", rate=rate, options={"strict": "-2"})
@@ -77,7 +77,7 @@ def every_format(samples: Samples) -> dict[str, bytes]:
 
 
 def flac_bomb(seconds: int) -> bytes:
-    """Silence: a few bytes for each block of 24 ms."""
+    """Encode silence, which takes a few bytes for each block of 24 ms."""
     return encoded("flac", np.zeros(seconds * RATE, np.float32))
 
 

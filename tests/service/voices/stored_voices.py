@@ -1,4 +1,4 @@
-"""Voices, and libraries that hold them."""
+"""Makes voices, and libraries for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new voice may be sent as, and what is none."""
+"""Request bodies that add a voice: JSON and forms, valid and invalid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.service.voices.voice_server import (
 )
 
 
-async def test_a_form_does_as_well_as_json() -> None:
+async def test_add_voice_accepts_form() -> None:
     async with server() as s:
         fields = {
             "name": "Bert 2",
@@ -46,7 +46,7 @@ async def test_a_form_does_as_well_as_json() -> None:
         assert (await s.http.get(f"{PATH}/Bert 2")).json() == voice
 
 
-async def test_a_forms_consent_is_its_own_fields() -> None:
+async def test_add_voice_form_needs_separate_consent_fields() -> None:
     async with server() as s:
         fields = {"name": "Bert", "consent": "yes", "consent_by": "Bert"}
         added = await s.http.post(PATH, data=fields, files={"audio_sample": ("a", OTHER)})
@@ -106,7 +106,7 @@ async def test_add_voice_refuses_broken_forms(content: bytes) -> None:
         assert error(await s.http.post(PATH, files=wrong)) == (400, "invalid_message", "other")
 
 
-async def test_foreign_pages_may_not_change_voices() -> None:
+async def test_voices_cannot_be_changed_from_foreign_origin() -> None:
     async with server() as s:
         s.http.headers["origin"] = "https://evil.example"
         assert error(await s.add()) == (403, "forbidden_origin", None)
@@ -115,7 +115,7 @@ async def test_foreign_pages_may_not_change_voices() -> None:
         assert (await s.add()).status_code == 201
 
 
-async def test_large_bodies_are_few_and_bounded() -> None:
+async def test_large_uploads_are_limited_in_size_and_number() -> None:
     async with server() as s:
         large = clips.as_base64(bytes(11 << 20))
         assert error(await s.add(audio_sample=large))[:2] == (413, "text_too_long")
@@ -124,14 +124,14 @@ async def test_large_bodies_are_few_and_bounded() -> None:
         answer = await s.add(clips.wav(clips.tone(25.0)))
         assert error(answer)[:2] == (429, "overloaded")
         assert "retry-after" in answer.headers
-        assert (await s.add(CLIP[:60_000])).status_code == 201  # no larger than other requests
+        assert (await s.add(CLIP[:60_000])).status_code == 201  # not a large body
         for lease in leases:
             lease.release()
         assert (await s.add(clips.wav(clips.tone(25.0)), name="b")).status_code == 201
         assert s.live.runtime.uploads.active == 0
 
 
-async def test_an_upload_may_come_more_slowly_than_other_requests(
+async def test_upload_has_longer_deadline_than_other_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_route, "_BODY_S", 1.0)
@@ -149,7 +149,7 @@ async def test_an_upload_may_come_more_slowly_than_other_requests(
         assert answer.status_code == 201, answer.text
 
 
-async def test_openapi_tells_both_forms() -> None:
+async def test_openapi_documents_json_and_form_bodies() -> None:
     async with server() as s:
         document = (await s.http.get("/openapi.json")).json()
         content = document["paths"][PATH]["post"]["requestBody"]["content"]

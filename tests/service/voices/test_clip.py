@@ -1,4 +1,4 @@
-"""Clips are read in a sandbox: every format, every bomb, every lie in a header."""
+"""Reading of clips in the sandbox: formats, limits, forged headers and failing child processes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def refusal(data: bytes, **limits: float) -> str:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-async def test_every_format_is_heard(kind: str) -> None:
+async def test_clip_reader_decodes_every_format(kind: str) -> None:
     samples = await read(GOOD[kind])
     assert samples.dtype == np.float32
-    assert abs(len(samples) - len(TONE)) <= 2400  # codecs put up to a tenth of a second around it
+    assert abs(len(samples) - len(TONE)) <= 2400  # codecs add up to a tenth of a second
     assert abs(pitch(samples) - 440) < 2
     assert 0.2 < samples.std() < 0.5
     if "wav" in kind or kind == "flac":
@@ -50,23 +50,23 @@ async def test_every_format_is_heard(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (44_100, 2), (48_000, 6), (96_000, 1)])
-async def test_other_rates_and_channels_become_ours(rate: int, channels: int) -> None:
+async def test_clip_reader_converts_rates_and_channels(rate: int, channels: int) -> None:
     samples = await read(clips.wav(clips.tone(rate=rate), rate, channels))
     assert abs(len(samples) - len(TONE)) <= 2
     middle = slice(2400, -2400)
     assert np.abs(samples[: len(TONE)][middle] - TONE[: len(samples)][middle]).max() < 5e-3
 
 
-async def test_a_recording_that_was_cut_off_is_still_one() -> None:
+async def test_clip_reader_accepts_truncated_recordings() -> None:
     for kind in ("wav", "flac", "mp3", "opus"):
         samples = await read(GOOD[kind][: int(len(GOOD[kind]) * 0.8)])
         assert 1.3 * clips.RATE < len(samples) < 1.8 * clips.RATE, kind
     streamed = bytearray(GOOD["wav"])
-    streamed[4:8] = streamed[40:44] = b"\xff\xff\xff\xff"  # a length that was not known yet
+    streamed[4:8] = streamed[40:44] = b"\xff\xff\xff\xff"  # length not known yet
     assert np.abs(await read(bytes(streamed)) - TONE).max() < 1e-4
 
 
-async def test_bombs_and_lies_are_refused() -> None:
+async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
     assert await refusal(b"") == "unknown_format"
     assert await refusal(b"<html>") == "unknown_format"
     assert await refusal(b"#EXTM3U\nfile:///etc/passwd\n") == "unknown_format"
@@ -80,32 +80,34 @@ async def test_bombs_and_lies_are_refused() -> None:
     assert await refusal(b"RIFF\0\0\0\0WAVEfmt ") in ("damaged", "no_audio")
 
 
-async def test_what_is_no_clip_starts_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")  # a child could only end in error
+async def test_clip_reader_starts_no_child_for_unknown_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")  # any child process would fail
     for junk in (b"junk!", b"\0\0\0\0\0", b"RIFF\0\0\0\0AVI "):
         assert await refusal(junk) == "unknown_format"
     assert await refusal(GOOD["wav"]) == "damaged"
 
 
 @pytest.mark.parametrize("rate", [0, 1, 7999, 192_001, 2**31 - 1, 2**32 - 1])
-async def test_forged_rates_are_refused(rate: int) -> None:
+async def test_clip_reader_refuses_forged_sample_rates(rate: int) -> None:
     forged = bytearray(GOOD["wav"])
     forged[24:28] = struct.pack("<I", rate)
     assert await refusal(bytes(forged)) in ("bad_rate", "damaged", "no_audio")
 
 
-async def test_forged_channels_are_refused() -> None:
+async def test_clip_reader_refuses_forged_channel_count() -> None:
     forged = bytearray(GOOD["wav"])
     forged[22:24] = struct.pack("<H", 65535)
     assert await refusal(bytes(forged)) in ("too_many_channels", "damaged", "no_audio")
 
 
-async def test_loud_samples_are_cut() -> None:
+async def test_clip_reader_clips_loud_samples() -> None:
     samples = await read(clips.float_wav(TONE * 1e30))
     assert np.abs(samples).max() <= 1.0
 
 
-async def test_few_children_at_once_and_a_short_line() -> None:
+async def test_clip_reader_limits_running_and_waiting_clips() -> None:
     reader = ClipReader(clips.RATE, at_once=1, waiting=1)
     first, second = (asyncio.create_task(reader.read(GOOD["wav"])) for _ in range(2))
     await asyncio.sleep(0)
@@ -120,7 +122,7 @@ def children() -> list[psutil.Process]:
     return [c for c in psutil.Process().children() if str(CHILD) in c.cmdline()]
 
 
-async def test_who_leaves_takes_the_child_along() -> None:
+async def test_clip_reader_kills_child_on_cancellation() -> None:
     reader = ClipReader(clips.RATE)
     task = asyncio.create_task(reader.read(GOOD["wav"]))
     while not children():
@@ -131,7 +133,7 @@ async def test_who_leaves_takes_the_child_along() -> None:
     assert not children()
 
 
-async def test_a_child_that_hangs_is_killed(
+async def test_clip_reader_refuses_clip_if_child_hangs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stuck = tmp_path / "stuck.py"
@@ -153,7 +155,7 @@ async def test_a_child_that_hangs_is_killed(
         "x" * 5_000_000,
     ],
 )
-async def test_clip_reader_checks_what_its_child_says(
+async def test_clip_reader_refuses_invalid_output_of_child(
     says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     liar = tmp_path / "liar.py"
@@ -164,10 +166,10 @@ async def test_clip_reader_checks_what_its_child_says(
     assert refused.value.message in REFUSALS.values()
 
 
-async def test_what_a_killed_child_has_said_holds_nobody_up(
+async def test_clip_reader_is_not_blocked_by_output_of_killed_child(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So much unread that asyncio has stopped reading, and would not see the end of it."""
+    """The unread output is so large that asyncio pauses reading and never sees its end."""
     liar = tmp_path / "liar.py"
     liar.write_text("import sys\nsys.stdout.write('x' * 5_000_000)\n")
     monkeypatch.setattr(clip_module, "_CHILD", liar)
@@ -179,7 +181,7 @@ async def test_what_a_killed_child_has_said_holds_nobody_up(
     monkeypatch.setattr(ClipReader, "_listen", listen)
     reader = ClipReader(clips.RATE)
     async with asyncio.timeout(60):
-        for _ in range(3):  # more than read at a time
+        for _ in range(3):  # more than are read at a time
             with pytest.raises(RequestError):
                 await reader.read(GOOD["wav"])
 
@@ -208,7 +210,7 @@ print([
 """
 
 
-def test_the_child_can_do_nothing_else(tmp_path: Path) -> None:
+def test_sandbox_denies_files_sockets_processes_and_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SANDBOX, str(CHILD.parent), str(tmp_path / "new")],
         capture_output=True,
@@ -218,7 +220,7 @@ def test_the_child_can_do_nothing_else(tmp_path: Path) -> None:
     assert done.stdout == f"{[True] * 7}\n"
 
 
-def test_base64_and_addresses() -> None:
+def test_decode_base64_accepts_data_urls_and_refuses_addresses() -> None:
     data = GOOD["mp3"][:1000]
     text = clips.as_base64(data)
     assert decode_base64(text, 1000, "ref_audio") == data
@@ -235,7 +237,7 @@ def test_base64_and_addresses() -> None:
         decode_base64("A" * 2000, 1000, "ref_audio")
 
 
-def test_the_answer_is_a_line_and_samples() -> None:
+def test_sandbox_writes_header_line_and_samples() -> None:
     done = subprocess.run(
         [sys.executable, "-I", str(CHILD), "24000", "10000000", "1", "30"],
         input=GOOD["flac"],

@@ -1,7 +1,7 @@
-"""Clips made to hurt: each ends by itself, in bounded memory, with its answer.
+"""Malicious clips: each gets an answer in bounded memory, and its reader exits normally.
 
-Each is read by the sandbox's own code with the sandbox's own limits, in a process that is forked
-for it, so that what it cost can be told.
+Each is read by the sandbox's own code under the sandbox's own limits, in a forked process whose
+memory can be measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.service.voices import clip_bombs as bombs
 from tests.service.voices import clips
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
-#: The sandbox's own bound, and what the process has before it reads.
+#: The sandbox's own limit, and the memory of the process before it reads.
 MOST_BYTES = (512 << 20) + (256 << 20)
 
 FORKED = """
@@ -88,7 +88,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 
 def read_all(ask: Ask, files: dict[str, bytes]) -> dict[str, str]:
-    """What was said of each; all of them ended by themselves and in bounded memory."""
+    """Return the answer to each clip; fail on an abnormal exit or unbounded memory."""
     readings = {name: ask(data) for name, data in files.items()}
     assert readings
     assert {name: one.status for name, one in readings.items() if one.status} == {}
@@ -102,14 +102,14 @@ def assert_refused(said: dict[str, str], *reasons: str) -> None:
 
 
 def assert_heard(said: dict[str, str], kind: str) -> None:
-    """The tone of two seconds, all of it but for a codec's edges."""
+    """Assert that the whole tone of two seconds was read, up to a codec's padding."""
     for name, one in said.items():
         format, _, samples = one.partition(" ")
         assert format == kind, (name, one)
         assert abs(int(samples) - len(bombs.TONE)) <= 2400, (name, one)
 
 
-def test_the_sums_of_our_pages_are_right() -> None:
+def test_ogg_page_checksum_matches_encoder() -> None:
     pages = bombs.ogg_pages(clips.encoded("ogg_opus", bombs.TONE))
     assert len(pages) > 2
     for page in pages:
@@ -117,24 +117,24 @@ def test_the_sums_of_our_pages_are_right() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ogg_opus", "ogg_vorbis"])
-def test_an_ogg_that_never_ends(kind: str, ask: Ask) -> None:
+def test_endless_ogg_is_read_up_to_limit_or_refused(kind: str, ask: Ask) -> None:
     for name, one in read_all(ask, bombs.endless_ogg(kind)).items():
         format, _, samples = one.partition(" ")
-        if format == "ogg":  # what there is of it was heard, and no more than may be
+        if format == "ogg":  # only the audio it contains is read, up to the limit
             assert 0 < int(samples) <= 30 * clips.RATE, name
         else:
             assert format in ("too_long", "damaged", "no_audio", "too_short", "bad_rate"), name
 
 
-def test_an_mp3_under_a_mountain_of_tags(ask: Ask) -> None:
+def test_mp3_with_huge_tags_is_read(ask: Ask) -> None:
     assert_heard(read_all(ask, bombs.tagged_mp3()), "mp3")
 
 
-def test_clip_reader_refuses_a_false_mp3(ask: Ask) -> None:
+def test_false_mp3_is_refused(ask: Ask) -> None:
     assert_refused(read_all(ask, bombs.lying_mp3()), "damaged", "no_audio", "too_short", "silent")
 
 
-def test_a_wav_whose_chunks_are_4_gib(ask: Ask) -> None:
+def test_wav_with_false_chunk_sizes_is_read_or_refused(ask: Ask) -> None:
     for name, one in read_all(ask, bombs.lying_wav()).items():
         if one.startswith("wav "):
             assert_heard({name: one}, "wav")
@@ -142,15 +142,15 @@ def test_a_wav_whose_chunks_are_4_gib(ask: Ask) -> None:
             assert one in ("damaged", "no_audio", "too_short", "too_large"), name
 
 
-def test_a_wav_with_another_codec(ask: Ask) -> None:
+def test_wav_with_unsupported_codec_is_refused(ask: Ask) -> None:
     assert_refused(read_all(ask, bombs.foreign_wav()), "no_audio", "damaged")
 
 
-def test_a_flac_with_a_heap_of_metadata(ask: Ask) -> None:
+def test_flac_with_huge_metadata_is_read(ask: Ask) -> None:
     assert_heard(read_all(ask, bombs.big_flac()), "flac")
 
 
-def test_a_flac_whose_metadata_lies(ask: Ask) -> None:
+def test_flac_with_false_metadata_is_read_or_refused(ask: Ask) -> None:
     for name, one in read_all(ask, bombs.lying_flac()).items():
         if one.startswith("flac "):
             assert_heard({name: one}, "flac")
@@ -158,15 +158,15 @@ def test_a_flac_whose_metadata_lies(ask: Ask) -> None:
             assert one in ("damaged", "no_audio", "too_short"), name
 
 
-def test_containers_that_are_not_on_the_list(ask: Ask) -> None:
+def test_unsupported_containers_are_refused(ask: Ask) -> None:
     files = bombs.foreign_containers()
-    # ADTS begins with the same eleven bits as MP3, and nothing that MP3's reader can use follows.
+    # ADTS begins with the same eleven bits as MP3, but has no frames that its reader can use.
     assert_refused(read_all(ask, {"adts": files.pop("adts")}), "damaged", "no_audio", "too_short")
     files["zip"] = bombs.zipped()
     assert_refused(read_all(ask, files), "unknown_format")
 
 
-def test_files_that_name_other_files_open_none(ask: Ask, tmp_path: Path) -> None:
+def test_playlists_open_no_other_file_or_address(ask: Ask, tmp_path: Path) -> None:
     recording = tmp_path / "recording.wav"
     recording.write_bytes(clips.wav(bombs.TONE))
     recording.chmod(0o644)
@@ -175,7 +175,7 @@ def test_files_that_name_other_files_open_none(ask: Ask, tmp_path: Path) -> None
         there = f"http://127.0.0.1:{listener.getsockname()[1]}/clip.wav"
         files = bombs.playlists(there, str(recording))
         assert_refused(read_all(ask, files), "unknown_format")
-        # forced upon a reader that it has, each in that reader's clothes
+        # with the first bytes of an accepted format, so that its reader gets the file
         clothes = {"mp3": b"ID3\x04\0\0\0\0\0\0", "flac": b"fLaC", "ogg": b"OggS\0\2"}
         dressed = {
             f"{kind}, {name}": head + data
@@ -187,8 +187,8 @@ def test_files_that_name_other_files_open_none(ask: Ask, tmp_path: Path) -> None
             listener.accept()
 
 
-async def test_others_are_heard_beside_them() -> None:
-    """Through the real reader: bombs at once with a good clip, and another one after them."""
+async def test_clip_reader_reads_valid_clips_beside_bombs() -> None:
+    """The real reader gets bombs together with a valid clip, and another valid one afterwards."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     reader = ClipReader(clips.RATE, at_once=2, waiting=16)
     files = [bombs.lying_mp3()["256 MiB that are not there"], bombs.zipped()]

@@ -1,4 +1,4 @@
-"""Clips that were damaged on purpose are answered too."""
+"""Mutated clips: each is read or refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 GOOD = clips.every_format(clips.tone())
 
 
-#: How a valid file is changed: cut off somewhere, bytes replaced, a stretch taken out. Places
-#: count from 0 to 1 through the file, or are bytes of its first two hundred.
+#: Changes to a valid file: truncation, replaced bytes, a removed range. Places are fractions of
+#: the file from 0 to 1, or one of its first two hundred bytes.
 _PLACE = st.one_of(st.integers(0, 200), st.floats(0, 1))
 MUTATIONS = st.tuples(
     st.one_of(st.just(1.0), _PLACE),
@@ -45,7 +45,7 @@ def mutated(data: bytes, mutation: Mutation) -> bytes:
     return bytes(changed if cut == 1.0 else changed[: place(cut)])
 
 
-#: Reads clips, one a line, in one process, as long as it lives: what a child does, only faster.
+#: Reads one clip per line in one process: the work of the child processes, only faster.
 FUZZED = """
 import base64, sys
 sys.path.insert(0, sys.argv[1])
@@ -67,7 +67,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def fuzzed():  # type: ignore[no-untyped-def]
-    """Bytes in, an answer out; the process is started again when it has died or was stopped."""
+    """Return a function that answers a clip, and restarts the process if it has ended."""
     state: dict[str, subprocess.Popen[str]] = {}
     died: list[int] = []
 
@@ -89,7 +89,7 @@ def fuzzed():  # type: ignore[no-untyped-def]
         answer = child.stdout.readline().strip()
         if not answer:
             died.append(child.wait())
-            # its time was up, after many clips: that is no fault of this one
+            # its time limit was reached after many clips, not because of this one
             return "again" if died[-1] in (-24, -14, -9) else f"died {died[-1]}"
         return answer
 
@@ -100,7 +100,7 @@ def fuzzed():  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_fuzzed_clips_get_an_answer(kind: str, fuzzed) -> None:  # type: ignore[no-untyped-def]
+def test_fuzzed_clips_are_read_or_refused(kind: str, fuzzed) -> None:  # type: ignore[no-untyped-def]
     allowed = {*REFUSALS, "wav", "flac", "mp3", "ogg"}
     heard = set()
 
@@ -122,7 +122,7 @@ def test_fuzzed_clips_get_an_answer(kind: str, fuzzed) -> None:  # type: ignore[
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(GOOD)), MUTATIONS)
-def test_fuzzed_clips_through_real_children(kind: str, mutation: Mutation) -> None:
+def test_clip_reader_reads_or_refuses_fuzzed_clips(kind: str, mutation: Mutation) -> None:
     data = mutated(GOOD[kind], mutation)
 
     async def once() -> np.ndarray | RequestError:

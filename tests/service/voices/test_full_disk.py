@@ -1,4 +1,4 @@
-"""A disk that is really full: a file system of one MiB, where this process may mount one."""
+"""A disk that is really full: a file system of 1 MiB, if this process may mount one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZE = 1 << 20
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """An empty disk of 1 MiB; skips where there may be none."""
+    """Mount an empty disk of 1 MiB; skip if that is not allowed."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root on Linux may mount a small file system")
     libc, place = ctypes.CDLL(None, use_errno=True), str(tmp_path).encode()
@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Write until nothing more goes in."""
+    """Write until the disk is full."""
     path = disk / "other"
     with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -47,7 +47,7 @@ def fill(disk: Path) -> Path:
     return path
 
 
-async def test_a_voice_that_does_not_fit_is_told_and_the_others_go_on(disk: Path) -> None:
+async def test_add_voice_on_full_disk_fails_and_other_voices_remain(disk: Path) -> None:
     folder = disk / "voices"
     async with server(voices_dir=folder) as s:
         assert (await s.add()).status_code == 201
@@ -69,8 +69,8 @@ async def test_a_voice_that_does_not_fit_is_told_and_the_others_go_on(disk: Path
         assert (await s.http.get(PATH)).json()["voice_names"] == ["default", "bert"]
 
 
-async def test_logs_that_cannot_be_written_stop_no_speech(disk: Path) -> None:
-    """The service's standard error is a file on a disk that fills up while it speaks."""
+async def test_service_speaks_while_logs_cannot_be_written(disk: Path) -> None:
+    """The service's standard error is a file on a disk that is filled while it runs."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = disk / "log"

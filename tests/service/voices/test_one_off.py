@@ -1,4 +1,4 @@
-"""Voices for one request or context: the clip comes with it."""
+"""One-off references: clips that come with a request or context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.service.voices.voice_server import (
 )
 
 
-async def test_a_clone_as_vllm_omnis_benchmark_asks_for_it() -> None:
+async def test_speech_endpoint_accepts_clone_fields_of_vllm_omni_benchmark() -> None:
     async with server() as s:
         clip = {"ref_audio": f"data:audio/wav;base64,{clips.as_base64(CLIP)}", "ref_text": "Hello."}
         theirs = {"task_type": "Base", "language": "English", "max_new_tokens": 2048}
@@ -39,7 +39,7 @@ async def test_a_clone_as_vllm_omnis_benchmark_asks_for_it() -> None:
         assert len(plain.content) > 0
 
 
-async def test_the_wait_for_a_clone_is_queueing_and_not_the_talkers_pace() -> None:
+async def test_encoding_of_reference_counts_as_queue_time() -> None:
     async with server() as s:
         begun, encode = asyncio.Event(), s.live.codec.encode
 
@@ -60,14 +60,14 @@ async def test_the_wait_for_a_clone_is_queueing_and_not_the_talkers_pace() -> No
     assert value(scraped, "tts_real_time_factor_sum", **openai) * audio_s < queued_s
 
 
-async def test_one_off_voices() -> None:
+async def test_speech_endpoint_speaks_with_one_off_reference() -> None:
     async with server() as s:
         codes = FakeDecoder(SPEC).encode(await samples_of(OTHER))
         given = {"ref_audio": clips.as_base64(OTHER), "ref_text": "A tone."}
         expected = s.expected(reference=Reference(codes, "A tone."))
         for _ in range(2):
             assert (await s.speak(**given)).content == expected
-        assert s.live.codec.encoded == 1  # the same clip again
+        assert s.live.codec.encoded == 1  # the same clip is encoded once
         address = f"data:audio/flac;base64,{given['ref_audio']}"
         bare = await s.speak(ref_audio=address)
         assert bare.content == s.expected(reference=Reference(codes)) != expected
@@ -78,7 +78,7 @@ async def test_one_off_voices() -> None:
         assert b"speech.audio.done" in events.content
 
 
-async def test_one_off_voices_in_the_native_protocol() -> None:
+async def test_native_context_speaks_with_one_off_reference() -> None:
     clip = clips.encoded("ogg_opus", clips.tone(1.5))
     codes = FakeDecoder(SPEC).encode(await samples_of(clip))
     given = {"audio": clips.as_base64(clip), "text": "A tone."}
@@ -89,13 +89,13 @@ async def test_one_off_voices_in_the_native_protocol() -> None:
         assert pcm(plain) == s.expected() != pcm(spoken)
 
 
-async def test_one_off_voices_on_vllm_omnis_socket() -> None:
+async def test_vllm_omni_socket_speaks_with_one_off_reference() -> None:
     clip = clips.encoded("ogg_opus", clips.tone(1.5))
     codes = FakeDecoder(SPEC).encode(await samples_of(clip))
     given = {"ref_audio": clips.as_base64(clip), "ref_text": "A tone.", "task_type": "Base"}
     config = {"response_format": "pcm", "seed": 7}
     async with server() as s, speaking(s.live, **config, **given) as talk:
-        for flush in range(2):  # each is a context of its own
+        for flush in range(2):  # each flush is a context of its own
             await talk.say(SPEAK["input"])
             _, data = await talk.sentence(flush, 0, SPEAK["input"])
             assert data == s.expected(reference=Reference(codes, "A tone."))
@@ -106,7 +106,7 @@ async def test_one_off_voices_on_vllm_omnis_socket() -> None:
         assert data == s.expected()
 
 
-async def test_a_clip_that_cannot_be_read_is_told_of_its_sentence_on_vllm_omnis_socket() -> None:
+async def test_vllm_omni_socket_reports_unreadable_clip() -> None:
     damaged = clips.as_base64(b"RIFF....WAVE")
     config = {"response_format": "pcm", "ref_audio": damaged}
     async with server() as s, speaking(s.live, **config) as talk:
@@ -117,7 +117,7 @@ async def test_a_clip_that_cannot_be_read_is_told_of_its_sentence_on_vllm_omnis_
         await s.live.until_free()
 
 
-async def test_one_off_voices_in_a_batch() -> None:
+async def test_batch_speaks_with_one_off_references() -> None:
     async with server() as s:
         tone = Reference(FakeDecoder(SPEC).encode(await samples_of(OTHER)), "A tone.")
         high = Reference(FakeDecoder(SPEC).encode(await samples_of(CLIP)))
@@ -140,11 +140,11 @@ async def test_one_off_voices_in_a_batch() -> None:
         spoken = [base64.b64decode(one["audio_data"]) for one in answer.json()["results"]]
         cloned = s.expected(reference=tone)
         assert spoken == [cloned, cloned, s.expected(), s.expected(reference=high), cloned]
-        assert s.live.codec.encoded == 2  # each clip once, whoever brings it
+        assert s.live.codec.encoded == 2  # each clip once, even for several items
         assert "x-talkwire-ignored" not in answer.headers
 
 
-async def test_a_batch_takes_a_large_clip() -> None:
+async def test_batch_accepts_large_clip() -> None:
     async with server() as s:
         large = clips.as_base64(clips.wav(clips.tone(25.0)))  # 1.6 MB, more than any text
         body = {"items": [{"input": "Hello."}], "ref_audio": large}
@@ -165,7 +165,7 @@ async def test_a_batch_takes_a_large_clip() -> None:
         ({"references": [{"audio": "AAAA"}], "ref_audio": "AA"}, "invalid_parameter", "references"),
     ],
 )
-async def test_a_reference_of_a_batch_s_item_is_refused_as_elsewhere(
+async def test_batch_item_reference_is_refused_like_in_single_request(
     fields: dict[str, Any], code: str, param: str | None
 ) -> None:
     async with server() as s:
@@ -187,7 +187,7 @@ async def test_a_reference_of_a_batch_s_item_is_refused_as_elsewhere(
         ({"reference": {"audio": "AAAA"}, "voice": "default"}, "invalid_parameter", "reference"),
     ],
 )
-async def test_references_that_open_no_context(
+async def test_context_with_invalid_reference_is_not_opened(
     fields: dict[str, Any], code: str, param: str
 ) -> None:
     async with server() as s, client(s.live.url) as native:
@@ -197,7 +197,7 @@ async def test_references_that_open_no_context(
         assert not s.live.runtime.admission.active
 
 
-async def test_a_clip_that_cannot_be_used_ends_the_context() -> None:
+async def test_unreadable_clip_ends_context_with_error() -> None:
     async with server() as s, client(s.live.url) as native:
         await native.create(reference={"audio": clips.as_base64(b"RIFF....WAVE")})
         await native.send("text.append", context_id="c", text="Hello there.")
@@ -206,7 +206,7 @@ async def test_a_clip_that_cannot_be_used_ends_the_context() -> None:
         assert (await native.until("context.done"))["reason"] == "error"
 
 
-async def test_a_clip_that_nobody_speaks_with_any_more_is_given_up_with_its_context() -> None:
+async def test_cancel_stops_encoding_of_reference() -> None:
     async with server() as s, client(s.live.url) as native:
         begun, given_up = asyncio.Event(), asyncio.Event()
 

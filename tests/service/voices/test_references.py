@@ -1,4 +1,4 @@
-"""Clips to speak like, as SGLang-Omni's clients send them."""
+"""References, as SGLang-Omni's clients send them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def speak(service: Served, **fields: Any) -> httpx.Response:
     return await service.http.post(PATH, json=SPEAK | fields)
 
 
-async def test_a_reference_is_the_clip_that_it_holds(tmp_path: Path) -> None:
+async def test_reference_by_data_or_path_equals_ref_audio(tmp_path: Path) -> None:
     (tmp_path / "anna").mkdir()
     (tmp_path / "anna" / "clip.wav").write_bytes(CLIP)
     async with served(references_dir=tmp_path) as service:
@@ -43,7 +43,7 @@ async def test_a_reference_is_the_clip_that_it_holds(tmp_path: Path) -> None:
             assert answer.content == wanted.content
 
 
-async def test_several_references_are_spoken_with_in_every_protocol_that_has_them(
+async def test_several_references_are_accepted_in_every_protocol_with_them(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "clip.wav").write_bytes(CLIP)
@@ -84,7 +84,7 @@ async def test_several_references_are_spoken_with_in_every_protocol_that_has_the
 @pytest.mark.parametrize(
     "path", ["../secret.wav", "/etc/passwd", "gone.wav", "out.wav", ".", "", "a\0b", "x" * 300]
 )
-async def test_files_elsewhere_are_not_read_and_nothing_is_told_of_them(
+async def test_audio_path_outside_folder_is_refused_without_details(
     path: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "references"
@@ -114,13 +114,13 @@ async def test_files_elsewhere_are_not_read_and_nothing_is_told_of_them(
         ({"references": [{"audio": "AAAA"}] * 5}, "invalid_message"),
     ],
 )
-async def test_what_is_no_reference_is_refused(fields: dict[str, Any], code: str) -> None:
+async def test_invalid_references_are_refused(fields: dict[str, Any], code: str) -> None:
     async with served() as service:
         answer = await speak(service, **fields)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
 
-async def test_the_first_chunk_has_as_many_frames_as_asked_for() -> None:
+async def test_initial_codec_chunk_frames_is_accepted_unless_negative() -> None:
     async with served() as service:
         for frames in (0, 3, 20, 10**6):
             answer = await speak(service, initial_codec_chunk_frames=frames)

@@ -1,4 +1,4 @@
-"""Servers that share a folder of voices: one owner of a name, nothing left of what is deleted."""
+"""Servers that share a folder of voices: unique names, complete deletion and the folder's lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.service.voices.stored_voices import library, voice
 from tests.service.voices.voice_server import files_in
 
 
-async def test_servers_share_a_folder(tmp_path: Path) -> None:
+async def test_servers_see_voices_added_and_removed_by_each_other(tmp_path: Path) -> None:
     async with library(tmp_path) as one, library(tmp_path) as two:
         anna = voice("anna")
         await one.add(anna)
@@ -28,8 +28,8 @@ async def test_servers_share_a_folder(tmp_path: Path) -> None:
         assert refused.value.code is ErrorCode.UNKNOWN_VOICE
 
 
-async def test_servers_that_share_a_folder_agree_on_a_name(tmp_path: Path) -> None:
-    """Before either has looked into the folder again."""
+async def test_name_is_given_once_across_servers(tmp_path: Path) -> None:
+    """Neither has refreshed its library before it adds the voice."""
     async with library(tmp_path) as one, library(tmp_path) as two:
         tries = await asyncio.gather(
             *(server.add(voice("anna")) for server in (one, two) for _ in range(4)),
@@ -41,8 +41,8 @@ async def test_servers_that_share_a_folder_agree_on_a_name(tmp_path: Path) -> No
         assert one.find("anna").id == two.find("anna").id
 
 
-async def test_a_deleted_name_is_gone_from_the_disk(tmp_path: Path) -> None:
-    """Whatever two servers without locks, or an older codec, have left of it."""
+async def test_remove_deletes_all_files_of_name(tmp_path: Path) -> None:
+    """Servers without locks may have left several files of a name."""
     folder = VoiceFolder(tmp_path)
     folder.open()
     left = [voice("anna", created_at=n) for n in (1, 2)]
@@ -57,7 +57,7 @@ async def test_a_deleted_name_is_gone_from_the_disk(tmp_path: Path) -> None:
     assert {path.stem for path in files_in(tmp_path)} == {v.id for v in other[1:]}
 
 
-async def test_who_holds_the_folder_is_waited_for_but_not_for_ever(
+async def test_folder_lock_is_waited_for_until_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with library(tmp_path) as store:
@@ -78,10 +78,10 @@ async def test_who_holds_the_folder_is_waited_for_but_not_for_ever(
         assert store.names() == ["anna", "bert"]
 
 
-async def test_a_lock_that_cannot_be_released_is_a_storage_fault(
+async def test_failed_lock_release_is_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the lock's file cannot be closed, on a network file system."""
+    """On a network file system, closing the lock's file may fail."""
 
     def fail(_: FolderLock) -> None:
         raise OSError(errno.EIO, "lost")
@@ -94,7 +94,7 @@ async def test_a_lock_that_cannot_be_released_is_a_storage_fault(
         assert failed.value.code is ErrorCode.STORAGE_FAILED
 
 
-async def test_who_is_cancelled_leaves_no_lock(tmp_path: Path) -> None:
+async def test_cancelled_add_releases_folder_lock(tmp_path: Path) -> None:
     async with library(tmp_path) as store:
         for _ in range(20):
             adding = asyncio.create_task(store.add(voice("anna")))

@@ -1,4 +1,4 @@
-"""The clips that ship with the project, and how the loaded codec makes voices of them."""
+"""The clips that ship with the project, and the voices that the loaded codec makes of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from streaming.spec import CodecSpec, Codes, Samples
 from talker.fake import FakeTalker
 from tests.service.live import gateway
 
-#: A codec at another rate than the clips'.
+#: A codec whose rate differs from that of the clips.
 SPEC = CodecSpec(44_100, 2048, (4096, *(1024,) * 9), 10, 0)
 
 
 class NotingCodec(FakeCodecEngine):
-    """Notes the clips that it is given, and refuses one."""
+    """Records the clips that it is given, and refuses one."""
 
     def __init__(self, refused: int = -1) -> None:
         super().__init__(SPEC)
@@ -42,7 +42,7 @@ class NotingCodec(FakeCodecEngine):
         return await super().encode(samples)
 
 
-async def test_encode_shipped_reads_the_clips_at_the_codec_s_rate() -> None:
+async def test_encode_shipped_reads_clips_at_codec_rate() -> None:
     codec = NotingCodec()
     voices = await encode_shipped(codec, ClipReader(SPEC.sample_rate))
     assert [voice.name for voice in voices] == ["woman", "man", "deep_man"]
@@ -56,7 +56,7 @@ async def test_encode_shipped_reads_the_clips_at_the_codec_s_rate() -> None:
         assert len(voice.text.split()) > 15
 
 
-async def test_shipped_voices_are_spoken_with_like_a_checkpoint_s_own() -> None:
+async def test_shipped_voices_become_built_in_voices() -> None:
     codec, library = NotingCodec(), VoiceLibrary(None, 10)
     await library.open(SPEC, codec.fingerprint, None)
     assert not library.has_built_in
@@ -74,7 +74,7 @@ async def test_shipped_voices_are_spoken_with_like_a_checkpoint_s_own() -> None:
     await library.close()
 
 
-async def test_shipped_voices_give_way_to_an_added_one_of_the_same_name(tmp_path: Path) -> None:
+async def test_added_voice_replaces_shipped_voice_of_same_name(tmp_path: Path) -> None:
     codec = NotingCodec()
     voices = await encode_shipped(codec, ClipReader(SPEC.sample_rate))
     first = VoiceLibrary(tmp_path, 10)
@@ -94,7 +94,7 @@ async def test_shipped_voices_give_way_to_an_added_one_of_the_same_name(tmp_path
 
 
 class FolderTalker(FakeTalker):
-    """A talker whose checkpoint lies in a folder, and which refuses clips of some texts."""
+    """A talker with a checkpoint folder, which refuses the clip of one text."""
 
     folder: Path
     refused = "nothing"
@@ -118,7 +118,7 @@ class FolderTalker(FakeTalker):
         ({"shipped_voices": "off"}, "nothing", ["default"]),
     ],
 )
-async def test_a_checkpoint_without_voices_is_given_the_shipped_ones(
+async def test_checkpoint_without_voices_gets_shipped_voices(
     tmp_path: Path, settings: dict[str, Any], refused: str, names: list[str]
 ) -> None:
     talker = FolderTalker()
@@ -138,7 +138,7 @@ async def test_a_checkpoint_without_voices_is_given_the_shipped_ones(
             assert len({default, await spoken(names[2]), await spoken("smart_voice")}) == 3
 
 
-async def test_a_checkpoint_with_voices_keeps_to_its_own() -> None:
+async def test_checkpoint_with_voices_gets_no_shipped_voices() -> None:
     talker = FolderTalker()
     talker.folder = EMBEDDED_MODEL
     async with gateway(talker) as server:
@@ -146,19 +146,19 @@ async def test_a_checkpoint_with_voices_keeps_to_its_own() -> None:
         assert "woman" not in server.runtime.voices
 
 
-async def test_encode_shipped_speaks_without_a_clip_that_fails() -> None:
+async def test_encode_shipped_skips_refused_clip() -> None:
     voices = await encode_shipped(NotingCodec(refused=0), ClipReader(SPEC.sample_rate))
     assert [voice.name for voice in voices] == ["man", "deep_man"]
 
 
-async def test_encode_shipped_needs_an_encoder() -> None:
+async def test_encode_shipped_returns_nothing_without_encoder() -> None:
     codec = NotingCodec()
     codec.can_encode = False
     assert await encode_shipped(codec, ClipReader(SPEC.sample_rate)) == []
     assert codec.clips == []
 
 
-def test_read_list_names_files_that_are_there() -> None:
+def test_read_list_names_existing_files() -> None:
     assert all((SHIPPED / clip.file).is_file() for clip in read_list())
 
 
@@ -173,7 +173,7 @@ def test_read_list_names_files_that_are_there() -> None:
         ([{"more": 1}], "no list of clips"),
     ],
 )
-def test_read_list_refuses_what_is_none(tmp_path: Path, content: object, told: str) -> None:
+def test_read_list_refuses_invalid_list(tmp_path: Path, content: object, told: str) -> None:
     clip = {"name": "a", "file": "a.flac", "text": "A.", "language": "en", "description": "-"}
     if isinstance(content, list) and content:
         content = json.dumps([clip | change for change in content])
@@ -183,7 +183,7 @@ def test_read_list_refuses_what_is_none(tmp_path: Path, content: object, told: s
         read_list(tmp_path)
 
 
-async def test_encode_shipped_tells_of_a_missing_clip(tmp_path: Path) -> None:
+async def test_encode_shipped_names_missing_clip(tmp_path: Path) -> None:
     (tmp_path / "voices.json").write_bytes((SHIPPED / "voices.json").read_bytes())
     with pytest.raises(ShippedVoicesError, match=r"woman\.flac cannot be read"):
         await encode_shipped(NotingCodec(), ClipReader(SPEC.sample_rate), tmp_path)

@@ -1,4 +1,4 @@
-"""The voices' files and the library over them: nothing damaged is spoken with, nothing is lost."""
+"""Files of voices and the library over them: damage, limits, full disks and restarts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def same(one: Voice, two: Voice) -> bool:
     return np.array_equal(one.codes, two.codes) and repr(plain[0]) == repr(plain[1])
 
 
-def test_a_file_says_all_that_a_voice_is(tmp_path: Path) -> None:
+def test_voice_file_keeps_all_fields(tmp_path: Path) -> None:
     for one in (voice(), voice(text=None, text_source=None, language=None, description=None),
                 voice(text_source="recognised")):  # fmt: skip
         assert same(unpack(pack(one)), one)
     file = tmp_path / "v.safetensors"
     file.write_bytes(pack(voice()))
-    assert np.array_equal(load_file(file)["codes"], CODES)  # any reader of the format can
+    assert np.array_equal(load_file(file)["codes"], CODES)  # readable by any library for the format
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 10**6), st.integers(0, 255))
-def test_any_changed_byte_is_found(at: int, value: int) -> None:
+def test_voice_file_detects_any_changed_byte(at: int, value: int) -> None:
     whole = pack(dataclasses.replace(voice(), id="voice_0123456789abcdef"))
     data = bytearray(whole)
     data[at % len(data)] = value
@@ -53,19 +53,19 @@ def test_any_changed_byte_is_found(at: int, value: int) -> None:
         found = unpack(bytes(data))
     except VoiceFileError:
         return
-    # spaces that pad the header, or another spelling of the same JSON
+    # the byte is padding of the header, or another spelling of the same JSON
     assert same(found, unpack(whole))
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=300))
-def test_what_is_no_file_is_refused(data: bytes) -> None:
+def test_unpack_refuses_random_bytes(data: bytes) -> None:
     for read in (unpack, unpack_built_in):
         with pytest.raises(VoiceFileError):
             read(data)
 
 
-def test_cut_and_oversized_files_are_refused() -> None:
+def test_unpack_refuses_truncated_and_oversized_files() -> None:
     data = pack(voice())
     for cut in (0, 7, 8, 100, len(data) - 1):
         with pytest.raises(VoiceFileError):
@@ -74,7 +74,7 @@ def test_cut_and_oversized_files_are_refused() -> None:
         unpack(pack(voice(codes=np.zeros((8, 100_000), np.int16))))
 
 
-async def test_added_voices_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_library_keeps_added_voices_across_restart(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "voices"
     anna, bert = voice("anna"), voice("bert")
     async with library(folder) as one:
@@ -95,7 +95,7 @@ async def test_added_voices_are_there_after_a_restart(tmp_path: Path) -> None:
         assert three.names() == ["bert"]
 
 
-async def test_damaged_files_are_left_alone_and_not_spoken_with(
+async def test_library_skips_damaged_files_and_keeps_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with library(tmp_path) as one:
@@ -108,7 +108,7 @@ async def test_damaged_files_are_left_alone_and_not_spoken_with(
     crashed, written = (tmp_path / f"voice_000000000000000{n}.unfinished" for n in (0, 1))
     crashed.write_bytes(b"half")
     os.utime(crashed, (0, 0))
-    written.write_bytes(b"half")  # another server does so just now
+    written.write_bytes(b"half")  # another server is still writing this one
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "voice_1111111111111111.safetensors").symlink_to(damaged)
     async with library(tmp_path, refresh_s=0.01) as two:
@@ -120,13 +120,13 @@ async def test_damaged_files_are_left_alone_and_not_spoken_with(
     assert (tmp_path / "notes.txt").exists()
 
 
-async def test_a_file_under_another_voices_id_is_refused(tmp_path: Path) -> None:
+async def test_library_skips_file_under_id_of_other_voice(tmp_path: Path) -> None:
     (tmp_path / "voice_0000000000000000.safetensors").write_bytes(pack(voice()))
     async with library(tmp_path) as one:
         assert one.names() == []
 
 
-async def test_voices_of_another_codec_are_passed_over(tmp_path: Path) -> None:
+async def test_library_skips_voices_of_other_codec(tmp_path: Path) -> None:
     async with library(tmp_path, codec="c2") as one:
         await one.add(voice("anna", codec="c2"))
     async with library(tmp_path) as two:
@@ -138,7 +138,7 @@ async def test_voices_of_another_codec_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "open"])
-async def test_a_full_disk_leaves_nothing(
+async def test_library_add_on_full_disk_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -161,8 +161,8 @@ async def test_a_full_disk_leaves_nothing(
         assert one.names() == ["anna"]
 
 
-def test_a_limit_of_the_system_leaves_nothing(tmp_path: Path) -> None:
-    """The kernel itself refuses the write: a file may have 100 bytes."""
+def test_voice_folder_write_over_file_size_limit_leaves_no_file(tmp_path: Path) -> None:
+    """The kernel itself refuses the write: files are limited to 100 bytes."""
     (tmp_path / "voice.bin").write_bytes(pack(voice()))
     script = """
 import resource, signal, sys
@@ -185,21 +185,21 @@ except OSError as error:
     assert done.stdout == "27 []\n"
 
 
-async def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+async def test_library_refuses_to_open_unusable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BackendError, match="voices_dir"):
         async with library(tmp_path / "file"):
             pass
 
 
-def test_only_ids_become_file_names(tmp_path: Path) -> None:
+def test_voice_folder_accepts_only_ids_as_file_names(tmp_path: Path) -> None:
     folder = VoiceFolder(tmp_path)
     for bad in ("../x", "voice_", "voice_0123456789ABCDEF", "voice_0123456789abcdef/"):
         with pytest.raises(ValueError):
             folder.delete(voice(id=bad))
 
 
-async def test_there_is_a_limit_and_names_are_used_once(tmp_path: Path) -> None:
+async def test_library_enforces_max_voices_and_unique_names(tmp_path: Path) -> None:
     async with library(None, max_voices=2) as one:
         anna = voice("anna")
         await one.add(anna)
@@ -223,7 +223,7 @@ def built_in(folder: Path, file: str, codes: np.ndarray, **metadata: str) -> Non
     save_file({"codes": codes}, folder / "voices" / f"{file}.safetensors", metadata)
 
 
-async def test_voices_of_the_checkpoint(tmp_path: Path) -> None:
+async def test_library_reads_built_in_voices_of_checkpoint(tmp_path: Path) -> None:
     built_in(tmp_path, "a", CODES, name="wren", text="Said.", language="en", description="High.")
     built_in(tmp_path, "b", CODES[:, :20], name="owl", text="Hoo.", default="true")
     built_in(tmp_path, "c", CODES)

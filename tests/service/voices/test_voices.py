@@ -1,4 +1,4 @@
-"""Voices over HTTP: added, spoken with, kept and deleted, on a live gateway with fake engines."""
+"""Voices over HTTP: added, used, stored and deleted, on a live gateway with fake engines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.service.voices.voice_server import (
 )
 
 
-async def test_a_voice_lives_and_dies() -> None:
+async def test_voice_can_be_added_used_and_deleted() -> None:
     async with server() as s:
         added = await s.add(language="en", description="A tone, growing.")
         assert added.status_code == 201
@@ -68,7 +68,7 @@ async def test_a_voice_lives_and_dies() -> None:
         assert s.live.codec.encoded == 2
 
 
-async def test_what_is_spoken_with_are_the_clips_codes() -> None:
+async def test_added_voice_has_codes_of_clip() -> None:
     async with server() as s:
         await s.add(OTHER)
         codes = FakeDecoder(SPEC).encode(await samples_of(OTHER))
@@ -79,7 +79,7 @@ async def test_what_is_spoken_with_are_the_clips_codes() -> None:
         assert np.array_equal(spoken.frames.T, codes)
 
 
-async def test_a_voice_may_have_the_name_of_one_of_openais() -> None:
+async def test_added_voice_may_have_name_of_openai_voice() -> None:
     async with server() as s:
         default = (await s.speak(voice="alloy")).content
         assert default == s.expected()
@@ -87,21 +87,21 @@ async def test_a_voice_may_have_the_name_of_one_of_openais() -> None:
         assert (await s.speak(voice="alloy")).content != default
 
 
-async def test_add_voice_stops_at_max_voices() -> None:
+async def test_add_voice_over_max_voices_is_refused() -> None:
     async with server(max_voices=1) as s:
         assert (await s.add()).status_code == 201
         assert error(await s.add()) == (409, "voice_exists", "name")
         assert error(await s.add(name="bert")) == (409, "too_many_voices", None)
-        assert s.live.codec.encoded == 1  # refused before anything is worked out
+        assert s.live.codec.encoded == 1  # refused before the clip is encoded
 
 
-async def test_add_voice_twice_at_once_under_one_name() -> None:
+async def test_add_voice_twice_concurrently_gives_one_conflict() -> None:
     async with server() as s:
         answers = await asyncio.gather(s.add(), s.add(OTHER))
         assert sorted(a.status_code for a in answers) == [201, 409]
 
 
-async def test_a_codec_that_cannot_encode_says_so() -> None:
+async def test_codec_without_encoder_refuses_clips() -> None:
     async with server() as s:
         s.live.codec.can_encode = False
         assert error(await s.add()) == (400, "unsupported", "audio_sample")
@@ -109,7 +109,7 @@ async def test_a_codec_that_cannot_encode_says_so() -> None:
         assert error(one_off) == (400, "unsupported", "ref_audio")
 
 
-async def test_a_failing_encoder_is_told_with_a_code() -> None:
+async def test_codec_encoder_failure_is_reported_with_code() -> None:
     async with server() as s:
         s.live.codec.fail_with = BackendError(ErrorCode.CODEC_FAILED, "It broke.")
         assert error(await s.add()) == (500, "codec_failed", None)
@@ -119,7 +119,7 @@ async def test_a_failing_encoder_is_told_with_a_code() -> None:
 
 
 class Listener:
-    """A transcriber that says what it is told to."""
+    """A transcriber that returns ``says``, or raises it."""
 
     def __init__(self, says: str | Exception) -> None:
         self.says, self.heard = says, 0
@@ -138,7 +138,7 @@ class Listener:
         return self.says
 
 
-async def test_a_recogniser_hears_what_no_text_tells() -> None:
+async def test_transcriber_supplies_missing_text_of_clip() -> None:
     async with server() as s:
         listener = s.live.runtime.cloner._transcriber = Listener("A tone.")
         given = (await s.add(name="given")).json()
@@ -155,7 +155,7 @@ async def test_a_recogniser_hears_what_no_text_tells() -> None:
         assert (await s.speak(voice="mute")).content == (await s.speak(voice="deaf")).content
 
 
-async def test_a_clip_without_a_text_is_told_of_where_nothing_hears_it() -> None:
+async def test_clip_without_text_gives_warning_without_transcriber() -> None:
     opus = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.5)))
     texts = [({}, True), ({"ref_text": " "}, True), ({"ref_text": "A tone."}, False)]
     async with server() as s, client(s.live.url) as native:
@@ -186,7 +186,7 @@ async def test_a_clip_without_a_text_is_told_of_where_nothing_hears_it() -> None
 
 
 class Wordy(FakeTalker):
-    """Takes no long texts in a voice, as a small model does."""
+    """Refuses long references, as a small model does."""
 
     def check(self, request: SpeechRequest) -> None:
         super().check(request)
@@ -194,7 +194,7 @@ class Wordy(FakeTalker):
             raise RequestError(ErrorCode.TEXT_TOO_LONG, "Too long.", param="text")
 
 
-async def test_a_clip_that_leaves_no_room_for_texts_is_refused() -> None:
+async def test_clip_too_long_for_model_is_refused() -> None:
     async with gateway(Wordy()) as live, httpx.AsyncClient(base_url=live.http) as http:
         s = Server(live, http)
         refused = await s.add()
@@ -203,8 +203,8 @@ async def test_a_clip_that_leaves_no_room_for_texts_is_refused() -> None:
         assert (await s.add(OTHER)).status_code == 201
 
 
-async def test_a_voice_that_is_deleted_meanwhile() -> None:
-    """What is being spoken is spoken to its end; the next utterance is refused."""
+async def test_deleted_voice_finishes_current_utterance_only() -> None:
+    """The current utterance is spoken to its end; the next one is refused."""
     async with (
         gateway(FakeTalker(row_s=0.01)) as live,
         httpx.AsyncClient(base_url=live.http, timeout=60) as http,
@@ -225,7 +225,7 @@ async def test_a_voice_that_is_deleted_meanwhile() -> None:
         await native.until("context.done")
 
 
-async def test_voices_of_the_store_outlive_the_service(tmp_path: Path) -> None:
+async def test_stored_voices_survive_restart_of_service(tmp_path: Path) -> None:
     folder = tmp_path / "voices"
     async with server(voices_dir=folder) as s:
         voice = (await s.add()).json()
@@ -240,7 +240,7 @@ async def test_voices_of_the_store_outlive_the_service(tmp_path: Path) -> None:
         assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
 
 
-async def test_a_full_disk_is_told_and_leaves_nothing_behind(
+async def test_add_voice_on_full_disk_fails_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""A gateway whose voices are tried over HTTP, and clips to make them of."""
+"""A gateway for tests of voices over HTTP, and clips for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Server:
         return await self.http.post("/v1/audio/speech", json=SPEAK | fields)
 
     def expected(self, **voice: Any) -> bytes:
-        """What the fakes make of the text in that voice."""
+        """Return the fakes' audio of the text in that voice."""
         request = SpeechRequest("x", SPEAK["input"], sampling=Sampling(seed=7), **voice)
         frames = self.live.talker.frames_of(request)
         samples = FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
