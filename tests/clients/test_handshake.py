@@ -48,8 +48,9 @@ async def test_connect_times_out_on_silent_server() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        with pytest.raises(NoServerError):
+        with pytest.raises(NoServerError) as caught:
             await _connect(f"ws://127.0.0.1:{listener.getsockname()[1]}/", 0.2)
+    assert isinstance(caught.value.__cause__, TimeoutError)
 
 
 async def test_connect_refused_by_http_status_has_retry_after() -> None:

@@ -51,6 +51,9 @@ async def test_flood_of_invalid_messages_closes_socket_with_few_log_lines(
                 assert "were refused" in last
         assert_right([neighbour], "complete")
         await server.until_free()
+        told = server.runtime.metrics.render().decode()
+        assert 'tts_ws_close_total{code="1008"} 1.0' in told
+        assert 'tts_errors_total{code="rate_limited"} 1.0' in told  # the last message
     lines = [record for record in caplog.records if record.name.startswith("service")]
     assert 0 < len(lines) < MOST_LINES
 

@@ -45,22 +45,22 @@ async def echo(plan: Plan) -> AsyncIterator[tuple[Proxy, Echo]]:
     server.close()
 
 
-async def through(between: Proxy, eof: bool = True) -> bytes:
-    """Send DATA and return the echo; b"!" is appended on a reset."""
+async def through(between: Proxy, eof: bool = True, data: bytes = DATA) -> bytes:
+    """Send data and return the echo; b"!" is appended on a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", between.port)
     got = b""
 
     async def send() -> None:
         with contextlib.suppress(OSError):
-            writer.write(DATA)
+            writer.write(data)
             await writer.drain()
             if eof:
                 writer.write_eof()
 
     sending = asyncio.create_task(send())
     try:
-        while data := await reader.read(1 << 14):
-            got += data
+        while piece := await reader.read(1 << 14):
+            got += piece
     except OSError:
         got += b"!"
     await sending
@@ -121,6 +121,13 @@ async def test_proxy_drop_ends_both_connections() -> None:
         got = await through(between, eof=False)
         assert DATA[:300].startswith(got.removesuffix(b"!"))
         await handler.ended.wait()
+
+
+async def test_proxy_drop_without_bytes_in_flight_is_fin() -> None:
+    async with echo(Plan(down=NetworkFault("drop", 300))) as (between, handler):
+        assert await through(between, eof=False, data=DATA[:300]) == DATA[:300]
+        await handler.ended.wait()
+        assert handler.ends == ["eof"]
 
 
 def test_random_plan_is_reproducible_and_varied() -> None:

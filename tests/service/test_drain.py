@@ -67,6 +67,13 @@ async def test_drain_deadline_ends_unfinished_context() -> None:
         await talk.send("context.end", context_id="c")
         await talk.until("audio.started")
         await server.runtime.drain()
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("draining", "c")
+        assert (await talk.until("context.done"))["reason"] == "error"
+        with pytest.raises(ConnectionClosed):
+            await talk.until("never")
+        assert talk.socket.close_code == 1001
+        assert "tts_contexts_cut_by_drain_total 1.0" in server.runtime.metrics.render().decode()
         await server.until_free()
 
 

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import httpx
 import pytest
 
+from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import gateway
 
 
-async def test_openapi_lists_errors_of_every_operation() -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
-        document = (await http.get("/openapi.json")).json()
-    operations = [
-        (path, verb, operation)
-        for path, verbs in document["paths"].items()
-        for verb, operation in verbs.items()
-        if path.startswith(("/v1", "/tts", "/voices"))
-    ]
-    assert len(operations) > 15
-    for path, verb, operation in operations:
-        answers = operation["responses"]
-        assert {"4XX", "5XX"} <= set(answers), (path, verb)
-        assert "422" not in answers, "FastAPI's own shape is not what is answered"
+def assert_fits(body: dict[str, Any], schema: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Assert that ``body`` has the fields of a ``$ref`` to one of ``schemas``."""
+    model = schemas[schema["$ref"].rpartition("/")[2]]
+    assert set(model["required"]) <= set(body) <= set(model["properties"])
+    for name, value in body.items():
+        if isinstance(value, dict):
+            assert_fits(value, model["properties"][name], schemas)
+
+
+async def test_openapi_lists_errors_of_every_operation(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("k", "t"))
+    async with (
+        gateway(api_keys_file=keys) as server,
+        httpx.AsyncClient(base_url=server.http) as http,
+    ):
+        document = (await http.get("/openapi.json", headers=bearer("k"))).json()
+        operations = [
+            (path, verb, operation["responses"])
+            for path, verbs in document["paths"].items()
+            for verb, operation in verbs.items()
+            if not path.startswith(("/health", "/metrics"))
+        ]
+        assert len(operations) > 15
+        for path, verb, answers in operations:
+            refused = await http.request(verb, path)
+            assert refused.status_code == 401, (path, verb)
+            for kind in ("4XX", "5XX"):
+                schema = answers[kind]["content"]["application/json"]["schema"]
+                assert_fits(refused.json(), schema, document["components"]["schemas"])
+            assert "422" not in answers, "FastAPI's own shape is not what is answered"
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])

@@ -75,13 +75,18 @@ def test_unsupported_bit_rate_is_refused(name: str, sample_rate: int, bit_rate: 
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
 @pytest.mark.parametrize("sample_rate", [8_000, 16_000, 24_000, 48_000])
-def test_encoder_accepts_bit_rate_limits_named_in_refusal(name: str, sample_rate: int) -> None:
-    """The limits that a refusal names are themselves accepted."""
+def test_encoder_accepts_bit_rates_named_in_refusal(name: str, sample_rate: int) -> None:
+    """The limits or steps that a refusal names are themselves accepted."""
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, sample_rate, bit_rate=1)
     numbers = [
         int(word) for word in caught.value.message.replace(",", "").split() if word.isdigit()
     ]
-    for bit_rate in (min(numbers), max(numbers)):
+    assert len(numbers) >= 2
+    for bit_rate in numbers:
         encoder = make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
-        assert joined(run(encoder, SPEECH[:RATE]))
+        data = joined(run(encoder, SPEECH[:RATE]))
+        assert data
+        if name == "mp3":  # lame would replace a step that the format lacks
+            with av.open(io.BytesIO(data)) as file:
+                assert file.streams.audio[0].codec_context.bit_rate == bit_rate

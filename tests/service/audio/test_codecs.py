@@ -184,9 +184,20 @@ def test_unfinished_file_encoder_is_deleted_without_warning() -> None:
     del encoder  # as when a client leaves; a warning would be an error here
 
 
-def test_media_types_are_audio_and_have_encoders() -> None:
-    for name, media_type in MEDIA_TYPES.items():
-        assert media_type.startswith("audio/")
+def test_media_types_are_documented_and_have_encoders() -> None:
+    names = {
+        "audio/pcm": ("pcm_s16le", "pcm_f32le"),
+        "audio/basic": ("pcm_mulaw",),
+        "audio/x-alaw-basic": ("pcm_alaw",),
+        "audio/opus": ("opus",),
+        "audio/wav": ("wav", "wav_f32le", "wav_alaw", "wav_mulaw"),
+        "audio/flac": ("flac",),
+        "audio/mpeg": ("mp3",),
+        "audio/ogg": ("ogg_opus",),
+        "audio/aac": ("aac",),
+    }
+    assert {name: kind for kind, some in names.items() for name in some} == MEDIA_TYPES
+    for name in MEDIA_TYPES:
         assert make_stream_encoder(name, RATE).encode(SPEECH[:0]) == []
 
 

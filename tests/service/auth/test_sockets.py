@@ -111,6 +111,8 @@ async def test_wrong_key_with_large_body_gets_401(tmp_path: Path) -> None:
             )
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
+        head = "POST /v1/audio/voices HTTP/1.1\nHost: localhost\nAuthorization: Bearer wrong"
+        assert "401" in await raw(server, head + "\nContent-Length: 200000")  # nothing of it sent
 
 
 async def test_wrong_keys_are_rate_limited_and_right_key_is_served(tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ async def test_playback_reports_count_stretched_audio(speed: float) -> None:
         assert cancelled["text_spoken"].strip() == SENTENCES[0]
         assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXT
 
+        handle = await talk.create("d", audio={"encoding": "pcm_f32le", "speed": speed})
+        await talk.send("text.append", context_id="d", text=TEXT)
+        await talk.send("context.flush", context_id="d", flush_id="f")
+        await talk.until("flush.done", "d")
+        almost_all = len(talk.samples(handle)) - 1
+        await talk.send("playback", context_id="d", played_samples=almost_all)
+        await talk.send("context.cancel", context_id="d")  # the report tells what was played
+        cancelled = await talk.until("context.cancelled", "d")
+        assert cancelled["played_ms"] == pytest.approx(cancelled["sent_ms"], abs=0.2)
+
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])
 async def test_cancel_is_followed_by_no_audio(speed: float) -> None:

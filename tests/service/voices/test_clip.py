@@ -118,8 +118,8 @@ async def test_clip_reader_limits_running_and_waiting_clips() -> None:
     assert len(await reader.read(GOOD["flac"])) == len(TONE)
 
 
-def children() -> list[psutil.Process]:
-    return [c for c in psutil.Process().children() if str(CHILD) in c.cmdline()]
+def children(script: Path = CHILD) -> list[psutil.Process]:
+    return [c for c in psutil.Process().children() if str(script) in c.cmdline()]
 
 
 async def test_clip_reader_kills_child_on_cancellation() -> None:
@@ -141,6 +141,7 @@ async def test_clip_reader_refuses_clip_if_child_hangs(
     monkeypatch.setattr(clip_module, "_CHILD", stuck)
     with pytest.raises(RequestError):
         await ClipReader(clips.RATE, wall_s=0.5).read(GOOD["wav"])
+    assert not children(stuck)
 
 
 @pytest.mark.parametrize(

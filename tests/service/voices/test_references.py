@@ -10,12 +10,14 @@ import httpx
 import pytest
 
 from codec.fake import FakeDecoder
-from streaming.ports import Reference
+from streaming.ports import DecodeStats, Reference
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client
 from tests.service.memory import Served, served
 from tests.service.voices import clips
-from tests.service.voices.voice_server import CLIP, OTHER, SPEAK, samples_of, server
+from tests.service.voices.voice_server import CLIP, OTHER, SEED, SPEAK, pcm, samples_of, server
 
 PATH = "/v1/audio/speech"
 OMNI = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}
@@ -64,8 +66,15 @@ async def test_several_references_are_accepted_in_every_protocol_with_them(
         made = (await s.http.post(PATH + "/batch", json=batch)).json()["results"][0]
         assert base64.b64decode(made["audio_data"]) == wanted
         small = clips.as_base64(clips.encoded("ogg_opus", clips.tone(1.5)))
+        codes = FakeDecoder(SPEC).encode(await samples_of(base64.b64decode(small)))
+        one, two = Reference(codes, "Higher."), Reference(codes, None)
         async with client(s.live.url) as native:
-            await native.create(references=[{"audio": small, "text": "Higher."}, {"audio": small}])
+            heard = await native.say(
+                SPEAK["input"],
+                references=[{"audio": small, "text": "Higher."}, {"audio": small}],
+                sampling=SEED,
+            )
+            assert pcm(heard) == s.expected(reference=one, other_references=(two,))
             for wrong in ({"voice": "default"}, {"reference": {"audio": small}}):
                 await native.send(
                     "context.create", context_id="x", references=[{"audio": small}], **wrong
@@ -120,10 +129,31 @@ async def test_invalid_references_are_refused(fields: dict[str, Any], code: str)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
 
-async def test_initial_codec_chunk_frames_is_accepted_unless_negative() -> None:
-    async with served() as service:
-        for frames in (0, 3, 20, 10**6):
-            answer = await speak(service, initial_codec_chunk_frames=frames)
+async def test_initial_codec_chunk_frames_sets_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    text = "One sentence of many more frames than there are in the largest chunk."
+    async with served(first_chunk_frames=7, max_chunk_frames=50) as service:
+        decode = service.codec.decode
+
+        async def spy(window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+            sizes.append(window.new_frames)
+            return await decode(window, deadline_s)
+
+        monkeypatch.setattr(service.codec, "decode", spy)
+        for frames, first in ((0, 7), (3, 3), (20, 20), (10**6, 50)):
+            options = {"initial_codec_chunk_frames": frames, "response_format": "pcm"}
+            answer = await speak(service, **options, input=text, mode="chunked")
             assert answer.status_code == 200
             assert "x-talkwire-ignored" not in answer.headers
+            assert sizes[0] == first
+            assert (await speak(service, **options)).status_code == 200  # whole: no effect
+            sizes.clear()
+            async with service.socket(PATH + "/stream") as socket:
+                socket.send({"type": "session.config", "stream_audio": True, **options})
+                socket.send({"type": "input.text", "text": text})
+                socket.send({"type": "input.done"})
+                while not isinstance(await socket.next(), bytes):
+                    pass
+            assert sizes[0] == first
+            sizes.clear()
         assert (await speak(service, initial_codec_chunk_frames=-1)).status_code == 400
