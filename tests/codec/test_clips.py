@@ -162,11 +162,14 @@ async def test_encode_without_encoder_is_unsupported() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.zeros(0, np.float32), np.zeros((2, 6), np.float32)])
-async def test_encode_refuses_malformed_clip(bad: Samples) -> None:
+async def test_encode_refuses_malformed_clip(bad: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     async with odd() as engine:
+        sent: list[object] = []
+        monkeypatch.setattr(engine._workers, "send", sent.append)
         with pytest.raises(RequestError) as refused:
             await engine.encode(bad)
         assert refused.value.code is ErrorCode.INVALID_AUDIO
+        assert sent == []
 
 
 async def test_stop_fails_pending_clips() -> None:

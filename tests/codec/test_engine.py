@@ -318,18 +318,16 @@ async def test_decode_times_out() -> None:
     await rig.engine.stop()
 
 
-async def test_stop_settles_outstanding_windows_and_refuses_new_ones() -> None:
-    rig = odd()
-    await rig.engine.start()
-    task = asyncio.create_task(rig.decode(window(SLOW), soon()))
-    await asyncio.sleep(0.05)
-    stop = asyncio.create_task(rig.engine.stop())
-    answer = (await asyncio.gather(task, return_exceptions=True))[0]
-    assert isinstance(answer, BackendError) or len(answer) == 24
-    await stop
-    assert not rig.engine.is_ready
-    with pytest.raises(BackendError, match="shutting down"):
-        await rig.decode(window(), soon())
+async def test_stop_fails_outstanding_windows_and_refuses_new_ones(gated: Gated) -> None:
+    decoding = await gated.block()
+    queued = asyncio.create_task(gated.decode(window(), soon()))
+    await gated.heard(2)
+    await gated.engine.stop()
+    assert not gated.engine.is_ready
+    for answer in (decoding, queued, gated.decode(window(), soon())):
+        with pytest.raises(BackendError, match="shutting down"):
+            await answer
+    assert not gated.engine.outstanding
 
 
 async def test_spare_takes_over_after_kill_and_is_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -14,6 +15,9 @@ from codec.messages import (
     Decode,
     Decoded,
     Decoding,
+    Encode,
+    Encoded,
+    Encoding,
     Failed,
     FromWorker,
     Ready,
@@ -22,7 +26,7 @@ from codec.messages import (
     samples_of,
     window_of,
 )
-from ipc.framing import FramingError, MessageReader, encode
+from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress, Stop, encode
 from streaming.spec import CodecSpec
 from streaming.window import DecodeWindow
 
@@ -82,16 +86,19 @@ def test_samples_round_trip() -> None:
 
 
 def test_message_types_have_distinct_tags() -> None:
-    sent = [
-        Ready(SPEC, DecodeCost(0.1, 0.2)),
-        Decoding([1, 2]),
-        Failed(1, "bad_window", ""),
-    ]
-    stream = b"".join(map(encode, sent))
-    assert MessageReader(FromWorker).feed(stream) == sent
-    assert MessageReader(ToWorker).feed(encode(Cancel(4))) == [Cancel(4)]
-    with pytest.raises(FramingError):
-        MessageReader(ToWorker).feed(stream)
+    answers = [
+        Ready(SPEC, DecodeCost(0.1, 0.2)), Decoding([1, 2]), Decoded(1, b"abcd", 0.1, 0.2, 3, 4),
+        Encoding(3), Encoded(3, b"abcd", 2), Failed(1, "bad_window", ""), Alive(),
+        Progress("load", 0.5), Fatal("no codec"),
+    ]  # fmt: skip
+    orders = [Decode(1, b"abcd", 2, 0, 1, 0, 0.5), Encode(3, b"abcd"), Cancel(4), Stop()]
+    sides = ((FromWorker, answers), (ToWorker, orders))
+    for (mine, sent), (other, _) in (sides, sides[::-1]):
+        assert set(map(type, sent)) == set(get_args(mine))
+        assert MessageReader(mine).feed(b"".join(map(encode, sent))) == sent
+        for message in sent:
+            with pytest.raises(FramingError):
+                MessageReader(other).feed(encode(message))
 
 
 def test_ready_message_carries_spec() -> None:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from embedded import evaluate
 from embedded.evaluate import _options, _texts, main
 from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import (
@@ -258,6 +260,14 @@ def test_source_finds_recordings_by_spoken_words(tmp_path: Path) -> None:
         Source(tmp_path, "af_ann", RATE).speak("four kilometers")
 
 
+def evaluation_of(data: str) -> Evaluation:
+    """Read the JSON of a report."""
+    found = json.loads(data)
+    for seam in found["seams"]:
+        seam |= {name: float("inf") for name, value in seam.items() if value is None}
+    return msgspec.convert(found, Evaluation)
+
+
 def test_report_has_figures_in_markdown_and_json() -> None:
     speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",), 4.25)
     codec = CodecFigures(SpeechFigures(0.25, 0.5, 0, 9.0, 170.0, 1.5, ("hello",)), 0.91, 0.95, 3.5)
@@ -278,10 +288,17 @@ def test_report_has_figures_in_markdown_and_json() -> None:
     )  # fmt: skip
     page = to_markdown(evaluation)
     assert "| ann | Kokoro af_ann | 12.5% | 50% | 4.25 | - | - | 1 |" in page
+    assert "| ann | through the codec | 25.0% | 50% | - | - | - | 1 |" in page
     assert "| ann | **talker** | 37.5% | 50% | - | 2 | 1 | 1.00 (0.90 to 1.10) |" in page
+    assert "| ann | 171 Hz ± 2.0 st | 170 Hz ± 1.5 st | - | 0.91 | 0.95 | 3.5 |" in page
     assert "| bob | - | - | - | - | - | - |" in page
     assert "Naturalness: predictor." in page
+    assert "| 0 | 15.9 | 3.1 |" in page
     assert "| 10 | equal | equal |" in page
-    data = json.loads(json.dumps(to_data(evaluation), allow_nan=False))
-    assert data["voices"][0]["codec"]["pitch_correlation"] == 0.91
-    assert data["seams"][1]["snr_db"] is None
+    assert evaluation_of(json.dumps(to_data(evaluation), allow_nan=False)) == evaluation
+
+
+def test_committed_report_is_equal_in_markdown_and_json() -> None:
+    folder = Path(evaluate.__file__).parent / "checkpoint"
+    evaluation = evaluation_of((folder / "evaluation.json").read_text(encoding="utf-8"))
+    assert to_markdown(evaluation) == (folder / "evaluation.md").read_text(encoding="utf-8")

@@ -236,7 +236,7 @@ def test_resumed_stage_equals_uninterrupted_stage(
         assert not different
 
 
-def test_extended_run_resumes_before_rate_fell(made: train.Plan, tmp_path: Path) -> None:
+def test_extended_run_resumes_before_rate_fell(tmp_path: Path) -> None:
     """It resumes where the rate began to fall, not at its end, where the rate was near zero."""
     torch.manual_seed(0)
     module = torch.nn.Linear(2, 2)

@@ -303,9 +303,11 @@ def test_takes_are_drawn_with_voices_and_scored_by_recogniser(
     voices = {name: Voice("no.", np.full((2, BOOKS), n)) for n, name in enumerate(SHARES)}
     lines = ["the house is by the river.", "avarice jig."]
     one = Rehearsal(small(), small(), voices, lines, _listen, seed=1)
-    rounds = [one.takes(number) for number in range(6)]
+    rounds = [one.takes(number) for number in range(20)]
     assert all(len(group) == rehearsal.TAKES for groups in rounds for group in groups)
-    assert {int(script.rows[script.is_row][3, 0]) for script in seen} - {EOC} <= set(range(5))
+    chosen = [int(script.rows[script.is_row][0, 0]) for script in seen[:: rehearsal.TAKES]]
+    drawn_shares = [chosen.count(voice) / len(chosen) for voice in range(len(SHARES))]
+    assert drawn_shares == pytest.approx(list(SHARES.values()), abs=0.1)
     takes = [one for groups in rounds for group in groups for one in group]
     for said in takes:
         text = said.script.ids[said.letters]

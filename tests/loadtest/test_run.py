@@ -58,6 +58,11 @@ async def test_run_plan_figures_match_recomputation() -> None:
         assert told[name] == mine
     assert {r.outcome for r in records} == {"complete", "cancelled"}
 
+    # It counted the same audio, and what was on its way at a cancel: at most the lead and a chunk.
+    heard = [[samples / r.sample_rate for _, samples in r.arrivals] for r in records]
+    unread_s = told['tts_audio_seconds_total{protocol="native"}'] - sum(map(sum, heard))
+    assert -1e-3 <= unread_s <= mine * (0.5 + max(map(max, heard)))
+
     # Sessions began at the Poisson arrivals of this seed and followed their script.
     due = arrivals(plan(server.url))
     for record in records:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streaming.events import Done, EndAsked, TextAppended
@@ -11,8 +13,15 @@ from tests.streaming.session_world import SPEC, World, settings
 HOP = SPEC.hop_length
 
 
-def spoken(silent: int, trim_s: float, frames: int = 40, mode: Mode = "chunked") -> World:
-    world = World(settings(mode, trim_s=trim_s), frames, silent)
+def spoken(
+    silent: int, trim_s: float, frames: int = 40, mode: Mode = "chunked", foreseen: bool = True
+) -> World:
+    """Two utterances. Unless the silence is ``foreseen``, the first chunk is not longer for it."""
+    config = settings(mode, trim_s=trim_s)
+    if not foreseen:
+        bounds = replace(config.queue.bounds(), trimmed_s=0.0)
+        config = replace(config, queue=replace(config.queue, bounds=lambda: bounds))
+    world = World(config, frames, silent)
     world.post(TextAppended("One sentence. And another one."))
     world.post(EndAsked())
     world.run()
@@ -42,9 +51,15 @@ def test_leading_silence_is_trimmed_up_to_limit() -> None:
     assert spoken(10, 0.0).samples == 2 * world.frames * HOP
 
 
-def test_silent_utterance_still_sends_audio() -> None:
-    world = spoken(12, 2.0, frames=12)
-    assert world.samples > 0
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_silent_utterance_still_sends_audio(foreseen: bool) -> None:
+    """Its last window, and all of the next utterance. If foreseen, it has only one window."""
+    world = spoken(40, 2.0, foreseen=foreseen)
+    *trimmed, sent = [one.window.new_frames for one in world.windows if one.utterance == 0]
+    assert bool(trimmed) is not foreseen
+    assert sum(trimmed) + sent == world.frames
+    assert world.samples == (sent + world.frames) * HOP
+    assert world.sent[0].trimmed == sum(trimmed) * HOP
     assert sum(audio.is_first for audio in world.sent) == 1
     assert isinstance(world.told[-1], Done)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -43,16 +44,14 @@ def test_retry_after_spreads_waiting_callers() -> None:
 
 
 def test_retry_after_is_right_on_average() -> None:
-    rng, retry_after = Random(3), RetryAfter()
-    for _ in range(64):
-        retry_after.on_released(rng.expovariate(1 / 5))
-    told, true = [], []
-    for number in range(400):
-        lasts = [rng.expovariate(1 / 5) for _ in range(10)]
-        ages = [rng.expovariate(1 / 5) for _ in range(10)]
-        told.append(retry_after.estimate_s(ages, 1, 1000.0 * number))
-        true.append(min(lasts))  # the time left does not depend on the age
-    assert sum(told) / sum(true) == pytest.approx(1.0, abs=0.5)
+    """The first of ten slots, each held for 5 s on average, comes free in 0.5 s on average."""
+    rng, told = Random(3), []
+    for _ in range(400):
+        retry_after = seen(*(rng.expovariate(1 / 5) for _ in range(64)))
+        told.append(retry_after.estimate_s([rng.expovariate(1 / 5) for _ in range(10)], 1, 0.0))
+    # The standard error is 1 %. Old slots are compared with few longer ones, and the mean of 1 / x
+    # is more than 1 / the mean of x: therefore the estimate is 3 to 4 % too short.
+    assert fmean(told) == pytest.approx(0.5, rel=0.08)
 
 
 def test_retry_after_forgets_old_durations() -> None:

@@ -1,8 +1,6 @@
-"""Ends of contexts: without speech, by failure, at maximum length. Also the delay of rows."""
+"""Ends of contexts: without speech, by failure, at maximum length."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from streaming.events import (
     WordsSent,
 )
 from streaming.ports import Arrival, TalkerRows
-from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
+from tests.streaming.session_world import SPEC, World, rows_of, settings
 
 
 def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> World:
@@ -144,56 +142,3 @@ def test_pause_in_text_is_no_underrun() -> None:
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].report.underruns == 0
     assert not any(audio.late for audio in world.sent)
-
-
-def test_row_delay_is_at_most_half_of_audio_still_playing() -> None:
-    world = World(settings(), frames=200)
-    world.post(TextAppended("A sentence of some length. "))
-    session = world.session
-    assert session._queue.row_delay_s(0.0, 0.0) == 0, "nobody knows how fast they come"
-    world.run(until=0.5)
-    assert world.sent
-    sent_s = world.samples / SPEC.sample_rate
-    delay_s = session._queue.row_delay_s(world.now, ROW_S)
-    assert 0 < delay_s <= sent_s / 2
-    assert session._queue.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
-
-
-def test_row_delay_before_first_chunk_is_half_of_missing_rows() -> None:
-    world = World(settings(), frames=200)
-    world.post(TextAppended("A sentence of some length. "))
-    delays: list[tuple[float, float]] = []
-    while not world.windows:
-        delays.append((world.now, world.session._queue.row_delay_s(world.now, ROW_S)))
-        world.run(until=world.now + ROW_S)
-    assert delays[0][1] >= 3 * ROW_S
-    assert all(at + 2 * delay_s <= world.now + 1e-9 for at, delay_s in delays)
-    delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
-    assert delay_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
-
-
-def test_row_delay_leaves_time_for_two_windows() -> None:
-    plan = settings()
-    dear = replace(plan.queue.bounds(), queue_s=0.15)
-    world = World(replace(plan, queue=replace(plan.queue, bounds=lambda: dear)), frames=200)
-    world.post(TextAppended("A sentence of some length. "))
-    queue, schedule, looks = world.session._queue, plan.queue.schedule, 0
-    context = schedule.left_context_frames + schedule.lookahead_frames
-    while world.now < 1.5 and queue._utterances:
-        world.run(until=world.now + 0.001)
-        head = queue._utterances[0] if queue._utterances else None
-        if not world.sent or head is None or head.decoding is None:
-            continue
-        needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
-        lead_s = queue.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
-        delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
-        assert delay_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
-        looks += 1
-    assert looks
-
-
-def test_whole_mode_does_not_delay_rows() -> None:
-    world = World(settings("whole"))
-    world.post(TextAppended("A sentence of some length. "))
-    world.run(until=0.05)
-    assert world.session._queue.row_delay_s(world.now, ROW_S) == 0

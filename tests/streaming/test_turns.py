@@ -9,7 +9,7 @@ import pytest
 from streaming.events import EndAsked, FlushAsked, Flushed, StartTalker, StopTalker, TextAppended
 from streaming.session import Session, SessionSettings
 from streaming.turns import PendingText, TurnSettings, chars_within, speech_chars
-from tests.streaming.session_world import World, settings
+from tests.streaming.session_world import ROW_S, World, settings
 
 DELIVERY = {
     "<|emotion:anger|>": "emotion",
@@ -43,16 +43,18 @@ def test_complete_text_is_spoken_unchanged_in_one_generation(text: str, last: ob
     assert starts(Session(turning()), TextAppended(text), last) == [("", text)]
 
 
-def test_talker_is_not_restarted_after_first_rows() -> None:
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_talker_is_restarted_only_before_first_rows(rows: int) -> None:
     world = World(turning())
     world.post(TextAppended("The first sentence. The second"))
     assert world.talked == ["The first sentence."]
-    world.run(until=0.011)  # two rows
+    world.run(until=(rows + 0.5) * ROW_S)
     world.post(TextAppended(" one is here. And the"))
     world.post(TextAppended(" third."))
     world.post(FlushAsked("f"))
     world.run()
-    assert world.talked == ["The first sentence.", "The second one is here. And the third."]
+    first, rest = "The first sentence.", "The second one is here. And the third."
+    assert world.talked == ([first, rest] if rows else [f"{first} {rest}"])
     assert world.told[-1] == Flushed("f")
 
 

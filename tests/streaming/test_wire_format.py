@@ -67,10 +67,14 @@ def test_server_messages_omit_unset_fields_and_encode_audio_in_base64() -> None:
         ("[1]", ErrorCode.INVALID_MESSAGE, "type"),
         ('{"type":7}', ErrorCode.INVALID_MESSAGE, "type"),
         ('{"text":"hi"}', ErrorCode.INVALID_MESSAGE, "type"),
-        ('{"type":"text.apend"}', ErrorCode.UNKNOWN_MESSAGE, None),
+        ('{"type":"text.apend"}', ErrorCode.UNKNOWN_MESSAGE, "type"),
         ('{"type":"text.append","context_id":"a"}', ErrorCode.INVALID_MESSAGE, "text"),
         ('{"type":"text.append","context_id":"a","text":5}', ErrorCode.INVALID_MESSAGE, "text"),
-        ('{"type":"text.append","context_id":"","text":""}', ErrorCode.INVALID_MESSAGE, None),
+        (
+            '{"type":"text.append","context_id":"","text":""}',
+            ErrorCode.INVALID_MESSAGE,
+            "context_id",
+        ),
         ('{"type":"ping","idd":"1"}', ErrorCode.INVALID_MESSAGE, "idd"),
         (
             '{"type":"context.create","context_id":"a","sampling":{"top_p":2}}',
@@ -94,9 +98,7 @@ def test_invalid_message_error_has_code_and_names_field(
 ) -> None:
     with pytest.raises(RequestError) as caught:
         parse_client_message(text)
-    assert caught.value.code is code
-    if param is not None:
-        assert caught.value.param == param
+    assert (caught.value.code, caught.value.param) == (code, param)
 
 
 @contextmanager

@@ -42,27 +42,27 @@ def cheapest(frames: list[float], ends: list[int] | None = None) -> float:
     return min(best(len(frames) - 1, word) for word in words)
 
 
-def cost(frames: list[float], begins: list[float]) -> float:
-    """Cost of a path that enters words at these times."""
-    entered = np.ceil(np.array(begins) - 1e-9).astype(int)
-    words = [int((entered <= frame).sum()) - 1 for frame in range(len(frames))]
-    steps = [words[0] + 1, *np.diff(words)]
-    passed = sum(max(0, int(step) - 1) for step in steps)
-    return passed + sum(misfit(w, p) for w, p in zip(words, frames, strict=True))
+def cost(frames: list[float], entered: list[int]) -> float:
+    """Cost of a path that enters this number of words in each frame."""
+    passed = sum(max(0, count - 1) for count in entered)
+    words = np.cumsum(entered) - 1
+    return passed + sum(misfit(w, p) for w, p in zip(words.tolist(), frames, strict=True))
 
 
 @given(places)
 def test_path_has_lowest_cost(frames: list[float]) -> None:
-    path = WordPath(BEGINS)
+    path, stepwise = WordPath(BEGINS), WordPath(BEGINS)
     for place in frames:
         path.push(place)
+        stepwise.push(place)
     begins = path.settle(len(frames))
     assert begins == sorted(begins)
     assert begins[0] == 0
-    # where a begin lies exactly on a frame, that frame is the word's first
-    assert cost(frames, [np.floor(b) + 1 if b % 1 else b for b in begins]) == pytest.approx(
-        cheapest(frames), abs=1e-6
-    ) or any(float(b).is_integer() for b in begins[1:])
+    # settling one frame at a time shows which words each frame enters
+    settled = [stepwise.settle(count) for count in range(1, len(frames) + 1)]
+    assert [begin for part in settled for begin in part] == begins
+    assert all(frame - 1 <= b <= frame for frame, part in enumerate(settled) for b in part)
+    assert cost(frames, list(map(len, settled))) == pytest.approx(cheapest(frames), abs=1e-6)
 
 
 @given(places)

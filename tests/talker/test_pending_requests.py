@@ -192,20 +192,30 @@ async def test_stream_interval_is_sent_only_when_changed(process: Process) -> No
     assert process.got[-1] == StreamInterval(1, 1)
 
 
+@pytest.mark.parametrize("finish", ["", "stop"])
 async def test_stream_waits_for_demand_delay_and_returns_all_rows(
-    process: Process,
+    process: Process, monkeypatch: pytest.MonkeyPatch, finish: str
 ) -> None:
-    stream = await begin(process)
+    stream, delays, is_over = await begin(process), list[float](), asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def wait(delay_s: float) -> None:
+        delays.append(delay_s)
+        await is_over.wait()
+
+    monkeypatch.setattr("talker.pending_requests.asyncio.sleep", wait)
     taking = asyncio.ensure_future(stream.asend(RowDemand(delay_s=0.2, at_once=4)))
-    await asyncio.sleep(0)
+    await sleep(0)
     assert process.got[-1] == StreamInterval(1, 4), "told before the delay, not after it"
-    for _ in range(3):
-        process.make(1, 1)
-        await asyncio.sleep(0)
+    for last in ("", "", "", finish):
+        process.make(1, 1, last)
+        await sleep(0)
         assert not taking.done()
-    process.make(1, 1, "stop")
+    assert delays == [0.2]
+    is_over.set()
     rows = await asyncio.wait_for(taking, 60)
-    assert (len(rows.rows), len(rows.came), rows.finish) == (4, 4, "stop")
+    assert (len(rows.rows), len(rows.came), rows.finish) == (4, 4, finish or None)
+    await stream.aclose()
 
 
 async def test_failed_request_gets_error_of_reason(process: Process) -> None:

@@ -248,7 +248,12 @@ async def test_talker_process_reports_checkpoint_error(
     await engine.stop()
 
 
-async def test_unsupported_runner_is_reported_without_restart(tiny_checkpoint: Path) -> None:
+async def test_unsupported_runner_is_reported_without_restart(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process finds no Triton, even if it is installed."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['triton'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     engine = TalkerProcessEngine(str(tiny_checkpoint), TalkerSettings(runner="v2"))
     with pytest.raises(ChildFailed, match="Triton"):
         await engine.start()

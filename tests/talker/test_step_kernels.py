@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -211,17 +211,18 @@ def test_kernels_match_torch_at_full_codebook_width(dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(11)
     ours, theirs, streams = sampler(256, 1026), sampler(256, 1026), Streams(rng)
     kernels, lost = StepKernels(ours, SLOTS, 8), torch.zeros(SLOTS, dtype=torch.bool)
-    for _ in range(2):
+    for is_greedy in (True, False, False):
         batch = streams.batch(3, eoc=0.0, width=1026)
         # distinct numbers: which of equal logits comes first is not defined
         ranks = torch.rand(3 * BOOKS, 1026, generator=rng).argsort(-1) - 700
-        logits = torch.exp2(ranks / 128.0).view(3, -1) if dtype is torch.float32 else None
-        batch.logits = (logits if logits is not None else batch.logits).to(dtype)
-        if dtype is torch.bfloat16:
-            wide = torch.ones_like(batch.draw.top_k)
-            batch.draw = Draw(
-                batch.draw.temperature, wide, batch.draw.top_p, batch.draw.seed, 1, True
-            )
+        logits = torch.exp2(ranks / 128.0)
+        if dtype is torch.bfloat16:  # the numbers next to 1, which have consecutive bits
+            logits = (0x3F80 + ranks).short().view(dtype)
+        assert all(len(row.unique()) == 1026 for row in logits)
+        batch.logits = logits.view(3, -1)
+        if is_greedy:
+            ones = torch.ones_like(batch.draw.top_k)
+            batch.draw = replace(batch.draw, top_k=ones, widest=1, same_width=True)
         out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
         ids, codes, _ = batch.torch_form(theirs, lost)
         assert torch.equal(out.codes, codes)
