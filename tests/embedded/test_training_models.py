@@ -19,16 +19,19 @@ from embedded.text import normalise
 from embedded.training import decoder_training, encoder_training, export
 from embedded.training.codec_training import parts
 from embedded.training.decoder_training import Example, decode, decoder_error, train_decoder
-from embedded.training.encoder_training import Heard, encoder_error, train_encoder
-from embedded.training.pitch import HOP
+from embedded.training.encoder_training import Heard, encoder_error, equalised, train_encoder
+from embedded.training.pitch import HOP, PITCH_CODES
 from embedded.training.progress import Progress
 from embedded.training.quantise import LATENT
 from embedded.training.scripts import Script, Utterance, sounded, write
+from embedded.training.spectra import spectra
 from embedded.training.talker import VOCABULARY, Shape, TalkerNet
 from embedded.training.talker_training import collated, losses
 from embedded.training.tokenizer_model import new_model, resample
+from embedded.training.warm import quantiser_of
 from talker.families.higgs_v3 import HiggsV3
 from talker.prompts import PromptSource
+from tests.embedded.golden import CHECKPOINT
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -156,7 +159,10 @@ def test_codec_training_improves_encoder_and_decoder(
     random = np.random.default_rng(0)
     latents = torch.from_numpy(random.standard_normal((24, LATENT))).half()
     sound = torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half()
-    said, heard = Example(latents, sound), Heard(sound, latents)
+    table = quantiser_of(CHECKPOINT)
+    pitch = torch.from_numpy(random.integers(1, PITCH_CODES, 24))
+    said = Example(latents, sound)
+    heard = Heard(sound, table.exact(spectra(sound.float()), pitch).half())
 
     def errors() -> tuple[float, float]:
         found = decoder_error(model, [said])
@@ -165,12 +171,33 @@ def test_codec_training_improves_encoder_and_decoder(
     before = errors()
     small = {"size": 2, "frames": 8}
     train_decoder(model, [said] * 3, Progress("decoder", tmp_path, 30), **small)
-    train_encoder(model, [heard] * 3, Progress("encoder", tmp_path, 12), **small)
+    train_encoder(model, [heard] * 3, table, Progress("encoder", tmp_path, 12), **small)
     after = errors()
     assert after[0] < before[0] - 0.05
     assert after[1] < before[1]
     states = {f"{n}.{kind}.safetensors" for n in parts(model) for kind in ("state", "steady")}
     assert {f.name for f in tmp_path.iterdir()} == states
+
+
+def test_equalised_changes_spectra_smoothly_and_keeps_phases() -> None:
+    random = np.random.default_rng(0)
+    sound = torch.from_numpy(random.standard_normal(20 * HOP) * 0.1).float()
+    made = equalised(sound, random)
+    gain = torch.fft.rfft(made)[1:-1] / torch.fft.rfft(sound)[1:-1]
+    assert gain.imag.abs().max() < 1e-3
+    levels = gain.real.log()
+    assert levels.std() > 0.1
+    assert levels.diff().abs().max() < 0.02
+    assert equalised(sound * 100, random).abs().max() <= 1
+
+
+def test_encoder_loss_counts_bad_frames_by_logarithm() -> None:
+    """So a frame whose latents exploded cannot spoil the weights."""
+    wrong = torch.tensor([0.01, 40_000.0], requires_grad=True)
+    encoder_training._robust(wrong).sum().backward()
+    assert wrong.grad is not None
+    assert wrong.grad[0] == pytest.approx(1, abs=0.05)
+    assert wrong.grad[1] < 1e-5
 
 
 def test_trained_decoder_is_causal(tmp_path: Path) -> None:
