@@ -111,7 +111,11 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], int]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+#: The other families take a minute, and their parts are tested in tests/talker and tests/codec.
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in FAMILIES if name != "higgs_v3"]
+
+
+@pytest.fixture(scope="module", params=["higgs_v3", *LONG])
 def voice(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Voice]:
