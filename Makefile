@@ -33,10 +33,10 @@ install: ## make the environment, without starting anything
 run: install ## start the service on 127.0.0.1:8000 with the embedded voice
 	@exec $(BIN)/talkwire serve $(ARGS)
 
-# Two files at a time, since most of them wait most of the time; make test ARGS="-n 0 --pdb" for one by one
+# Three files at a time, since tests also wait; make test ARGS="-n 0 --pdb" for one by one
 test: ## run the tests
 	@$(INSTALL) dev
-	@$(BIN)/python -m pytest -p no:cacheprovider -n 2 --dist loadfile -m "not long and not nightly" $(ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider -n 3 --dist loadfile -m "not long and not nightly" $(ARGS)
 
 test-long: ## the tests that "make test" leaves out to stay short
 	@$(INSTALL) dev

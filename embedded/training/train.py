@@ -57,7 +57,7 @@ from embedded.training.talker import ROWS, Shape, TalkerNet
 _SEED = 1
 #: Sentences: the first are for the codec and the others for the talker.
 _SENTENCES, _SPOKEN = 80_000, 20_000
-_ENCODER_HIDDEN = 12
+_ENCODER_HIDDEN = 24
 #: Temperatures at which the talker generates speech to find bursts.
 _TALKED = (0.3, 0.6, 0.9)
 #: Texts per voice, and utterances per batch.
@@ -249,7 +249,9 @@ def encoder(plan: Plan) -> None:
     """Train the codec's encoder."""
     progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
     pool = encoder_training.recordings(spoken(plan), quantiser(plan), seed=3)
-    encoder_training.train_encoder(new_codec(plan), pool, progress, compiled=plan.compiled)
+    encoder_training.train_encoder(
+        new_codec(plan), pool, quantiser(plan), progress, compiled=plan.compiled
+    )
 
 
 def guesser(plan: Plan) -> None:
