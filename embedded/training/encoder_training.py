@@ -27,7 +27,7 @@ _TESTED = 12
 #: amplitude; 3 dB).
 _EQ_BANDS, _EQ_SPREAD = 8, 0.35
 #: Weight decay of matrices. Without it, one piece of speech in 300 made Snake's outputs explode:
-#: the latents of its frames were off by 200 times their size.
+#: the latents of a frame were off by up to 460 times their size.
 _DECAY = 0.2
 #: Mean squared error of a frame from which on only its logarithm counts.
 _BAD = 0.25
@@ -49,15 +49,15 @@ def analysis(model: Any, samples: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The encoder's training data: samples ``[T * HOP]``, float16, and their latents
-    ``[T, LATENT]``.
+    """The encoder's training data: samples ``[T * HOP]``, float16, and their pitch codes
+    ``[T]``.
     """
 
     samples: Tensor
-    latents: Tensor
+    pitch: Tensor
 
 
-def recordings(said: Iterable[Spoken], quantiser: Quantiser, seed: int) -> list[Heard]:
+def recordings(said: Iterable[Spoken], seed: int) -> list[Heard]:
     """Return the teacher's utterances, each at its own loudness, before any quantisation. None
     exceeds full scale, as no file does: Snake may turn such samples into numbers a hundred times as
     large, and training would diverge.
@@ -67,24 +67,24 @@ def recordings(said: Iterable[Spoken], quantiser: Quantiser, seed: int) -> list[
         loudest = float(np.abs(one.samples).max(initial=1e-6))
         factor = min(float(np.exp(random.uniform(*_LOUDER))), 1 / loudest)
         samples = torch.from_numpy(one.samples) * factor
-        latents = quantiser.exact(spectra(samples), torch.from_numpy(one.pitch))
-        made.append(Heard(samples.half(), latents.half()))
+        made.append(Heard(samples.half(), torch.from_numpy(one.pitch)))
     return made
 
 
 @torch.no_grad()
-def encoder_error(model: Any, pool: Sequence[Heard]) -> tuple[float, float]:
+def encoder_error(model: Any, pool: Sequence[Heard], table: Quantiser) -> tuple[float, float]:
     """Return the share of variance missed in spectra and in pitch, over whole utterances."""
     found = []
     for heard in pool:
-        made = analysis(model, heard.samples.float()[None, None].to(model.device))[0]
-        wanted = heard.latents.float().to(model.device)
+        samples = heard.samples.float()
+        made = analysis(model, samples[None, None].to(model.device))[0]
+        wanted = table.exact(spectra(samples), heard.pitch).to(model.device)
         n = min(len(made), len(wanted))
         wrong = (made[:n] - wanted[:n]).pow(2)
         for part in (slice(0, COMPONENTS), slice(COMPONENTS, None)):
             found.append(wrong[:, part].mean() / wanted[:, part].pow(2).mean())
-    table = torch.stack(found).view(-1, 2).mean(0)
-    return float(table[0]), float(table[1])
+    means = torch.stack(found).view(-1, 2).mean(0)
+    return float(means[0]), float(means[1])
 
 
 def train_encoder(
@@ -95,7 +95,7 @@ def train_encoder(
     device = model.device
     analysed = torch.compile(partial(analysis, model), disable=not compiled)
     tested = list(pool[:_TESTED])
-    usable = [h for h in pool[_TESTED:] if len(h.latents) >= frames]
+    usable = [h for h in pool[_TESTED:] if len(h.pitch) >= frames]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         samples, wanted = (t.to(device) for t in _batch(usable, table, random, size, frames))
@@ -108,13 +108,16 @@ def train_encoder(
         }
 
     def test() -> str:
-        return "misses {:.3f} of spectra, {:.3f} of pitch".format(*encoder_error(model, tested))
+        missed = encoder_error(model, tested, table)
+        return "misses {:.3f} of spectra, {:.3f} of pitch".format(*missed)
 
     learn(parts(model)["encoder"], progress, Way(2, 2e-3, 0.9, 1.0, _DECAY), lose, test)
 
 
 def _robust(wrong: Tensor) -> Tensor:
-    """Square errors, up to about ``_BAD``; beyond it they grow by their logarithm."""
+    """Leave squared errors of frames as they are, nearly, up to ``_BAD``. Beyond it they grow by
+    their logarithm only, so one exploding frame does not spoil the weights.
+    """
     return _BAD * (wrong / _BAD).log1p()
 
 
@@ -126,15 +129,13 @@ def _batch(
     """
     samples, latents = [], []
     for i in random.integers(len(pool), size=size):
-        start = int(random.integers(len(pool[i].latents) - frames + 1))
+        start = int(random.integers(len(pool[i].pitch) - frames + 1))
         heard = pool[i].samples[start * HOP : (start + frames) * HOP].float()
         heard = equalised(heard, random)
-        wanted = pool[i].latents[start : start + frames].float()
-        wanted[:, :COMPONENTS] = table.components(spectra(heard))
+        latents.append(table.exact(spectra(heard), pool[i].pitch[start : start + frames]))
         hiss = 10 ** random.uniform(-5, -2.5)
         noise = torch.from_numpy(random.standard_normal(len(heard)).astype(np.float32))
         samples.append(heard + hiss * noise)
-        latents.append(wanted)
     return torch.stack(samples), torch.stack(latents)
 
 

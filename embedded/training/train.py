@@ -248,7 +248,7 @@ def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
 def encoder(plan: Plan) -> None:
     """Train the codec's encoder."""
     progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
-    pool = encoder_training.recordings(spoken(plan), quantiser(plan), seed=3)
+    pool = encoder_training.recordings(spoken(plan), seed=3)
     encoder_training.train_encoder(
         new_codec(plan), pool, quantiser(plan), progress, compiled=plan.compiled
     )

@@ -22,7 +22,7 @@ from embedded.training.decoder_training import Example, decode, decoder_error, t
 from embedded.training.encoder_training import Heard, encoder_error, equalised, train_encoder
 from embedded.training.pitch import HOP, PITCH_CODES
 from embedded.training.progress import Progress
-from embedded.training.quantise import LATENT
+from embedded.training.quantise import COMPONENTS, LATENT, PITCH_BOOK
 from embedded.training.scripts import Script, Utterance, sounded, write
 from embedded.training.spectra import spectra
 from embedded.training.talker import VOCABULARY, Shape, TalkerNet
@@ -162,11 +162,11 @@ def test_codec_training_improves_encoder_and_decoder(
     table = quantiser_of(CHECKPOINT)
     pitch = torch.from_numpy(random.integers(1, PITCH_CODES, 24))
     said = Example(latents, sound)
-    heard = Heard(sound, table.exact(spectra(sound.float()), pitch).half())
+    heard = Heard(sound, pitch)
 
     def errors() -> tuple[float, float]:
         found = decoder_error(model, [said])
-        return found["spectral"] + found["mel"], sum(encoder_error(model, [heard]))
+        return found["spectral"] + found["mel"], sum(encoder_error(model, [heard], table))
 
     before = errors()
     small = {"size": 2, "frames": 8}
@@ -189,6 +189,21 @@ def test_equalised_changes_spectra_smoothly_and_keeps_phases() -> None:
     assert levels.std() > 0.1
     assert levels.diff().abs().max() < 0.02
     assert equalised(sound * 100, random).abs().max() <= 1
+
+
+def test_encoder_batch_has_latents_of_equalised_samples() -> None:
+    table, random = quantiser_of(CHECKPOINT), np.random.default_rng(0)
+    sound = torch.from_numpy(random.standard_normal(24 * HOP) * 0.05).half()
+    heard = Heard(sound, torch.full((24,), 7))
+    samples, latents = encoder_training._batch([heard], table, random, size=4, frames=24)
+    unchanged = table.components(spectra(sound.float()))[1:-1]
+    for piece, wanted in zip(samples, latents, strict=True):
+        found, told = table.components(spectra(piece))[1:-1], wanted[1:-1, :COMPONENTS]
+        assert (found - told).pow(2).mean() < 1e-3  # the hiss
+        assert (found - unchanged).pow(2).mean() > 5e-3
+        assert torch.equal(
+            wanted[:, COMPONENTS:], table.books[PITCH_BOOK, 7, COMPONENTS:].expand(24, -1)
+        )
 
 
 def test_encoder_loss_counts_bad_frames_by_logarithm() -> None:
