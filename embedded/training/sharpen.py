@@ -19,6 +19,7 @@ from torch import Tensor
 
 from embedded.training.decoder_training import Example, codes_of, decode
 from embedded.training.pitch import HOP, RATE, Ints
+from embedded.training.postfilter import Postfilter
 from embedded.training.quantise import Quantiser
 from embedded.training.spectra import CEPSTRA, STEP, curves, spectra
 from embedded.training.speech import Spoken
@@ -29,8 +30,8 @@ _FLOOR, _MOST = 1e-4, 6.0
 #: (quefrency in samples, factor of the cepstrum there), linear in between on a logarithmic scale:
 #: formants are at 8 to 44, harmonics of the highest voice from 56 on.
 _GAINS = (
-    (1, 1.0), (2, 0.95), (4, 1.05), (8, 1.3), (12, 1.7), (16, 2.1), (22, 2.25), (28, 2.05),
-    (36, 1.55), (44, 1.25), (56, 1.0),
+    (1, 1.0), (2, 0.95), (4, 1.04), (8, 1.2), (12, 1.5), (16, 1.75), (22, 1.9), (28, 1.75),
+    (36, 1.4), (44, 1.15), (56, 1.0),
 )  # fmt: skip
 #: Added brightness: nepers per standard deviation of the bins' log frequencies. That is 1.25 dB an
 #: octave. Frequencies below ``_LOWEST_HZ`` count as that.
@@ -113,15 +114,20 @@ def _voiced(pitch: Ints, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def examples(model: Any, said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
+def examples(
+    model: Any, said: Iterable[Spoken], quantiser: Quantiser, postfilter: Postfilter | None
+) -> list[Example]:
     """Make the training data: the latents of the teacher's speech, and the decoder's own output for
-    them, with the spectra of the codes, sharpened. ``model`` is as ``decoder`` left it.
+    them, filtered: by the ``postfilter``, to the spectra of the codes, and sharpened. ``model`` is
+    as ``decoder`` left it.
     """
     made = []
     for one in said:
         codes = codes_of(one, quantiser)
         latents = quantiser.latents(codes).half()
         own = decode(model, latents.float()[None].to(model.device))[0].cpu()
+        if postfilter is not None:
+            own = postfilter.apply_to(own, latents.float())
         wanted = sharpened(as_coded(own, quantiser.spectra(codes)), one.pitch).half()
         made += [Example(latents, wanted, RATE / 2)] * (2 if one.voice in _TWICE else 1)
     return made

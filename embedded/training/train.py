@@ -1,9 +1,10 @@
 """Makes the embedded voice: ``python -m embedded.training.train all --out folder``.
 
 Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (spoken sentences), ``quantiser`` (codebooks),
-``decoder``, ``sharpen`` (the decoder, with clearer formants), ``encoder``, ``guess`` (a network
-that replaces the vocoder), ``codes`` (sentences as codes), ``talker``, ``rehearse`` (the talker,
-trained on what a recogniser misheard), ``clips`` (candidates for the voices' clips) and ``export``.
+``decoder``, ``postfilter`` (a network that makes its spectra clearer), ``sharpen`` (the decoder
+learns these, and clearer formants), ``encoder``, ``guess`` (a network that replaces the vocoder),
+``codes`` (sentences as codes), ``talker``, ``rehearse`` (the talker, trained on what a recogniser
+misheard), ``clips`` (candidates for the voices' clips) and ``export``.
 Each keeps its results in the work folder and can be resumed. ``--from`` a checkpoint keeps its
 codebooks and begins with its weights. The numbers of steps and all seeds are fixed. A run's
 duration depends on the machine; its result does not, except for rounding.
@@ -37,6 +38,7 @@ from embedded.training import (
     export,
     guess,
     kokoro,
+    postfilter,
     quantise,
     rehearsal,
     sampling,
@@ -67,8 +69,8 @@ _LEAST_FRAMES = 4
 #: same.
 _GAINS = "training/gains.json"
 STAGES = (
-    "teacher", "speech", "quantiser", "decoder", "sharpen", "encoder", "guess", "codes", "talker",
-    "rehearse", "clips", "export",
+    "teacher", "speech", "quantiser", "decoder", "postfilter", "sharpen", "encoder", "guess",
+    "codes", "talker", "rehearse", "clips", "export",
 )  # fmt: skip
 GENERATION = {
     "do_sample": True,
@@ -97,6 +99,7 @@ class Plan:
     codes_parts: int
     hidden: int
     decoder_steps: int
+    postfilter_steps: int
     sharpen_steps: int
     encoder_steps: int
     guess_steps: int
@@ -205,21 +208,37 @@ def decoder(plan: Plan) -> None:
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
-def sharpened(plan: Plan) -> None:
-    """Sharpen the decoder's formants.
+def _smooth_decoder(plan: Plan) -> Any:
+    """Return the codec with the decoder of stage ``decoder``.
 
-    Raises LookupError if the decoder was not trained in this work folder: a checkpoint's decoder
-    may be sharpened already, and must not be sharpened twice.
+    Raises LookupError if it was not trained in this work folder: a checkpoint's decoder may be
+    sharpened already, and must not be sharpened twice.
     """
-    if not plan.sharpen_steps:
-        return
     model = new_codec(plan)
     if not restore_weights("decoder", plan.work, codec_training.parts(model)["decoder"]):
         raise LookupError(f"nothing to sharpen: stage `decoder` has kept no state in {plan.work}")
+    return model
+
+
+def postfiltered(plan: Plan) -> None:
+    """Train the network that knows how the decoder's spectra should be."""
+    if not plan.postfilter_steps:
+        return
+    model = _smooth_decoder(plan)
+    known = postfilter.pairs(model, spoken(plan), quantiser(plan))
+    postfilter.train(known, Progress("postfilter", plan.work, plan.postfilter_steps))
+
+
+def sharpened(plan: Plan) -> None:
+    """Sharpen the decoder's formants, after the postfilter if there is one."""
+    if not plan.sharpen_steps:
+        return
+    model = _smooth_decoder(plan)
     rate = sharpen.RATE_SHARE * plan.rate
     progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=rate)
     table = quantiser(plan)
-    pool = sharpen.examples(model, spoken(plan), table)
+    clearer = postfilter.load(plan.work) if plan.postfilter_steps else None
+    pool = sharpen.examples(model, spoken(plan), table, clearer)
     said = [table.latents(codes).half() for codes in _talked(plan, table)]
     decoder_training.train_decoder(
         model, pool, progress, weights=sharpen.WEIGHTS, compiled=plan.compiled, said=said
@@ -420,8 +439,8 @@ def _clip(plan: Plan, table: Quantiser, voice: export.NamedVoice) -> torch.Tenso
 
 _RUN = {
     "teacher": teacher, "speech": speak, "quantiser": quantiser, "decoder": decoder,
-    "sharpen": sharpened, "encoder": encoder, "guess": guesser, "codes": codes, "talker": talker,
-    "rehearse": rehearse, "clips": candidates, "export": write,
+    "postfilter": postfiltered, "sharpen": sharpened, "encoder": encoder, "guess": guesser,
+    "codes": codes, "talker": talker, "rehearse": rehearse, "clips": candidates, "export": write,
 }  # fmt: skip
 
 
@@ -446,6 +465,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--codes-parts", type=int, default=150, help="of two hundred texts, for the talker")
     add("--hidden", type=int, default=256, help="of the decoder; 512 costs 2.4 times the CPU")
     add("--decoder-steps", type=int, default=20_000)
+    add("--postfilter-steps", type=int, default=3000, help="0: sharpen without it")
     add("--sharpen-steps", type=int, default=6000, help="of the decoder, as it is sharpened")
     add("--encoder-steps", type=int, default=4000)
     add("--guess-steps", type=int, default=4000)

@@ -22,6 +22,7 @@ from embedded.training import (
     encoder_training,
     export,
     guess,
+    postfilter,
     rehearsal,
     speech,
     train,
@@ -63,6 +64,10 @@ def _small() -> Iterator[None]:
         patch.setattr(guess, "_LENGTH", 40)
         patch.setattr(guess, "_UNSEEN", 2)
         patch.setattr(decoder_training, "_TESTED", 2)
+        patch.setattr(postfilter, "_UNSEEN", 2)
+        patch.setattr(postfilter, "_LENGTH", 10)
+        patch.setattr(postfilter, "_UNKNOWN", 2)
+        patch.setattr(postfilter, "ALONE", 2)
         patch.setattr(encoder_training, "_TESTED", 2)
         patch.setattr(train, "Recogniser", FakeRecogniser)
         patch.setattr(rehearsal, "draw", fake_draw)
@@ -74,7 +79,7 @@ def plan(work: Path, *more: str) -> train.Plan:
     """Return a plan with a few steps for each stage."""
     steps = {
         "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
-        "--sharpen-steps": STEPS,
+        "--postfilter-steps": STEPS, "--sharpen-steps": STEPS,
         "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS,
         "--rehearsals": 2, "--workers": 1,
     }  # fmt: skip
@@ -149,8 +154,23 @@ def test_sharpen_refuses_decoder_from_checkpoint(made: train.Plan, tmp_path: Pat
     elsewhere = replace(made, work=tmp_path, start=made.out)
     for name in ("speech", "quantiser.safetensors", "gains.json"):
         (tmp_path / name).symlink_to(made.work / name)
-    with pytest.raises(LookupError, match="nothing to sharpen"):
+    for stage in ("postfilter", "sharpen"):
+        with pytest.raises(LookupError, match="nothing to sharpen"):
+            train.run(stage, elsewhere)
+
+
+def test_sharpen_asks_for_postfilter(made: train.Plan, tmp_path: Path) -> None:
+    elsewhere = replace(made, work=tmp_path)
+    for name in ("speech", "quantiser.safetensors", "gains.json", "decoder.state.safetensors"):
+        (tmp_path / name).symlink_to(made.work / name)
+    with pytest.raises(LookupError, match="stage `postfilter` has kept no state"):
         train.run("sharpen", elsewhere)
+    train.run("sharpen", replace(elsewhere, postfilter_steps=0))
+    plain, clearer = (
+        load_file(folder / "sharpen.state.safetensors")["model.fc2.weight"]
+        for folder in (tmp_path, made.work)
+    )
+    assert not torch.equal(plain, clearer), "the postfilter changes what the decoder learns"
 
 
 def test_talker_utterances_require_trained_talker(
@@ -188,7 +208,7 @@ def test_rehearsed_talker_is_exported(made: train.Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["speech", "codes", "guess", "decoder", "sharpen", "talker", "rehearse"]
+    "stage", ["speech", "codes", "guess", "decoder", "postfilter", "sharpen", "talker", "rehearse"]
 )
 def test_resumed_stage_equals_uninterrupted_stage(
     made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
