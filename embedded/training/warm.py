@@ -37,11 +37,12 @@ def quantiser_of(folder: Path) -> Quantiser:
 
 
 def fill_codec(model: Any, folder: Path) -> None:
-    """Load the weights of the codec in ``folder`` into ``model``, without its codebooks. NotOurs if
-    their shapes differ.
+    """Load the weights of the codec in ``folder`` into ``model``, without its codebooks. A wider
+    ``model`` computes the same as that codec at first. NotOurs if shapes differ otherwise.
     """
     found = _codec_tensors(folder).items()
-    _fill(model, {k: v for k, v in found if not k.startswith("quantizer.")}, folder)
+    kept = {k: v for k, v in found if not k.startswith("quantizer.")}
+    _fill(model, _widened(model, kept), folder)
 
 
 def fill_talker(net: TalkerNet, folder: Path) -> None:
@@ -53,7 +54,8 @@ def fill_talker(net: TalkerNet, folder: Path) -> None:
 def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
     """Load the decoder in ``folder`` into ``model``, although its codebooks differ from ``table``.
     The affine map from this table's latents to the decoder's own is merged into its first layer. It
-    is exact but for what the principal components leave out. NotOurs if shapes differ.
+    is exact but for what the principal components leave out. ``model`` may be wider. NotOurs if
+    shapes differ otherwise.
     """
     known = quantiser_of(folder)
     found = _codec_tensors(folder)
@@ -65,15 +67,17 @@ def fill_decoder(model: Any, folder: Path, table: Quantiser) -> None:
     weight = kept["fc2.weight"]
     kept["fc2.bias"] = kept["fc2.bias"] + weight @ offset
     kept["fc2.weight"] = weight @ matrix.T
-    _fill(model, kept, folder)
+    _fill(model, _widened(model, kept), folder)
 
 
 def fill_encoder(model: Any, folder: Path) -> None:
     """Load the encoder in ``folder`` into ``model``, whose codebooks may differ, without its last
-    layer: its features are worth keeping, but its outputs are new. NotOurs if shapes differ.
+    layer: its features are worth keeping, but its outputs are new. ``model`` may be wider. NotOurs
+    if shapes differ otherwise.
     """
     parts = ("acoustic_encoder.", "encoder_semantic.", "semantic_model.")
-    _fill(model, {k: v for k, v in _codec_tensors(folder).items() if k.startswith(parts)}, folder)
+    kept = {k: v for k, v in _codec_tensors(folder).items() if k.startswith(parts)}
+    _fill(model, _widened(model, kept), folder)
 
 
 def fill_reader(net: TalkerNet, folder: Path) -> None:
@@ -101,6 +105,35 @@ def _codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
         for name, tensor in found.items()
         if name.startswith(CODEC)
     }
+
+
+def _widened(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return ``weights``, made as wide as those of ``model`` where these are wider. The additional
+    channels keep the weights that ``model`` has there, but the known ones do not listen to them.
+    """
+    made, own = dict(weights), model.state_dict()
+    for name, known in weights.items():
+        wide = own.get(name)
+        if wide is None or wide.shape == known.shape or not _fits(known, wide):
+            continue
+        made[name] = grown = wide.clone()
+        if known.dim() > 1 and not name.endswith("alpha"):  # Snake's are [1, channels, 1]
+            layer = model.get_submodule(name.rpartition(".")[0])
+            transposed = isinstance(layer, torch.nn.ConvTranspose1d)  # [inputs, outputs, taps]
+            outputs, inputs = (1, 0) if transposed else (0, 1)
+            heard, more = known.shape[inputs], wide.shape[inputs] - known.shape[inputs]
+            grown.narrow(outputs, 0, known.shape[outputs]).narrow(inputs, heard, more).zero_()
+        grown[tuple(map(slice, known.shape))] = known
+    return made
+
+
+def _fits(known: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Whether a tensor is a part of a larger one, with as many taps."""
+    return (
+        known.dim() == wide.dim()
+        and known.shape[2:] == wide.shape[2:]
+        and all(a <= b for a, b in zip(known.shape, wide.shape, strict=True))
+    )
 
 
 def _fill(module: torch.nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:

@@ -181,7 +181,7 @@ def test_fill_encoder_loads_only_parts_independent_of_codebooks(old: Path) -> No
         elif not name.startswith("semantic_model."):
             assert torch.equal(tensor, fresh[name])
     with pytest.raises(warm.NotOurs, match="other networks"):
-        warm.fill_encoder(tokenizer_model.new_model(32, 8), old)
+        warm.fill_encoder(tokenizer_model.new_model(32, 2), old)
 
 
 def test_fill_reader_loads_layers_and_pitch_codes_only(old: Path) -> None:
@@ -201,9 +201,38 @@ def test_fill_reader_loads_layers_and_pitch_codes_only(old: Path) -> None:
         warm.fill_reader(TalkerNet(Shape(layers=2)), old)
 
 
+def test_wider_codec_computes_the_same_at_first(old: Path) -> None:
+    """Its additional channels are not heard yet, but they learn at once, as they listen."""
+    narrow, wide = tokenizer_model.new_model(32, 4), tokenizer_model.new_model(64, 8)
+    for model in (narrow, wide):
+        warm.fill_codec(model, old)
+    latents = torch.randn(2, 6, LATENT)
+    before, after = (decode(model, latents) for model in (narrow, wide))
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-4)
+    heard = torch.randn(1, 1, 4 * HOP)
+    found = [model.acoustic_encoder(heard) for model in (narrow, wide)]
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+    after.square().sum().backward()
+    gradient = wide.acoustic_decoder.block[1].conv_t1.weight.grad
+    assert float(gradient[16:, :8].abs().max()) > 0, "of additional inputs of known outputs"
+    assert float(gradient[:, 8:].abs().max()) == 0, "of additional outputs, heard by nobody yet"
+
+
+def test_wider_decoder_and_encoder_take_known_ones(old: Path) -> None:
+    ours, wide = tokenizer_model.new_model(32, 4), tokenizer_model.new_model(64, 8)
+    table = warm.quantiser_of(old)
+    for model in (ours, wide):
+        warm.fill_decoder(model, old, table)
+        warm.fill_encoder(model, old)
+    latents, heard = torch.randn(1, 6, LATENT), torch.randn(1, 1, 4 * HOP)
+    torch.testing.assert_close(decode(wide, latents), decode(ours, latents), atol=1e-5, rtol=1e-4)
+    found = [model.acoustic_encoder(heard) for model in (ours, wide)]
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+
+
 def test_warm_start_refuses_incompatible_checkpoint(old: Path, tmp_path: Path) -> None:
     with pytest.raises(warm.NotOurs, match="other networks"):
-        warm.fill_codec(tokenizer_model.new_model(64, 4), old)
+        warm.fill_codec(tokenizer_model.new_model(32, 2), old)
     with pytest.raises(warm.NotOurs, match="other networks"):
         warm.fill_talker(TalkerNet(Shape(layers=2)), old)
     found = load_file(old / "model.safetensors")
