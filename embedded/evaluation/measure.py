@@ -38,9 +38,9 @@ class Judge:
         self._texts, self._ears, self._rate, self._predictor = texts, ears, rate, predictor
 
     def speech(self, speeches: Sequence[Samples]) -> SpeechFigures:
-        """Measure speech by itself, without a comparison."""
+        """Measure speech by itself, without a comparison: of all texts, once or several times."""
         words = self._ears.hear(speeches, self._rate)
-        heard = intelligibility(self._texts, words)
+        heard = intelligibility(self._all_texts(len(speeches)), words)
         lengths = [audible_s(samples, self._rate) for samples in speeches]
         tracks = [pitch_track(samples, self._rate) for samples in speeches if len(samples)]
         pitches = np.concatenate([track[track > 0] for track in tracks] or [np.zeros(0)])
@@ -56,6 +56,9 @@ class Judge:
             tuple(words),
             self._naturalness(speeches),
         )
+
+    def _all_texts(self, count: int) -> list[str]:
+        return [*self._texts] * (count // len(self._texts))
 
     def _naturalness(self, speeches: Sequence[Samples]) -> float | None:
         """Return the mean score; None without a predictor or without speech."""
@@ -77,17 +80,23 @@ class Judge:
             fmean(mel_distance_db(*pair, self._rate) for pair in pairs),
         )
 
-    def talker(self, said: Sequence[Speech], sources: Sequence[Samples] | None) -> TalkerFigures:
-        """Measure the talker's speech. ``sources`` are the same texts by the voice that it was
-        trained on; lengths are not compared where a source is silent.
+    def talker(
+        self, takes: Sequence[Sequence[Speech]], sources: Sequence[Samples] | None
+    ) -> TalkerFigures:
+        """Measure the talker's speech: every text in each take. ``sources`` are the same texts by
+        the voice that it was trained on; lengths are not compared where a source is silent.
         """
+        said = [speech for take in takes for speech in take]
         ratio = None
         if sources is not None:
             ratios = [
                 audible_s(mine.samples, self._rate) / length
-                for mine, source in zip(said, sources, strict=True)
+                for mine, source in zip(said, [*sources] * len(takes), strict=True)
                 if (length := audible_s(source, self._rate))
             ]
             ratio = (fmean(ratios), min(ratios), max(ratios)) if ratios else None
         figures = self.speech([speech.samples for speech in said])
-        return TalkerFigures(figures, sum(speech.ran_away for speech in said), ratio)
+        count = len(self._texts)
+        heard = [figures.heard[start : start + count] for start in range(0, len(said), count)]
+        wrong = tuple(intelligibility(self._texts, take).word_error_rate for take in heard)
+        return TalkerFigures(figures, sum(speech.ran_away for speech in said), ratio, wrong)

@@ -40,13 +40,14 @@ class CodecFigures:
 
 @dataclass(frozen=True, slots=True)
 class TalkerFigures:
-    """The talker's speech. Its lengths are divided by those of the source, if there is one: mean,
-    minimum and maximum.
+    """The talker's speech, of all takes together. Its lengths are divided by those of the source,
+    if there is one: mean, minimum and maximum. ``by_take``: the word error rate of each take.
     """
 
     speech: SpeechFigures
     ran_away: int
     length_ratio: tuple[float, float, float] | None
+    by_take: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,8 @@ def _understood(voices: Sequence[VoiceFigures]) -> str:
         talker, ratio = voice.talker, voice.talker.length_ratio
         length = "-" if ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
         mine: list[object] = [voice.name, "**talker**", *_heard(talker.speech)]
+        if len(takes := voice.talker.by_take) > 1:
+            mine[2] = f"{mine[2]} ({min(takes):.1%} to {max(takes):.1%})"
         rows.append([*mine, talker.ran_away, talker.speech.silent, length])
     return markdown_table(head, rows)
 

@@ -231,9 +231,38 @@ def test_length_ratio_leaves_out_silent_speech() -> None:
     silence = np.zeros(0, np.float32)
     said = [Speech((), glide(100, 200), False, 1.0), Speech((), silence, False, 1.0)]
     judge = Judge(["Hello.", "There."], Deaf(), RATE)
-    ratio = judge.talker(said, [glide(100, 200), silence]).length_ratio
+    ratio = judge.talker([said], [glide(100, 200), silence]).length_ratio
     assert ratio == (1, 1, 1)
-    assert judge.talker(said, [silence, silence]).length_ratio is None
+    assert judge.talker([said], [silence, silence]).length_ratio is None
+
+
+def test_talker_is_judged_over_all_takes() -> None:
+    class Ears(Recogniser):
+        """Hears the first of two words in odd takes only."""
+
+        def __init__(self) -> None: ...
+
+        def hear(self, speeches: Sequence[Samples], rate: int) -> list[str]:
+            return ["hello there" if len(one) > RATE else "there" for one in speeches]
+
+    texts = ["Hello there.", "Hello, there."]
+    long, short = (Speech((), np.ones(n, np.float32), n > RATE, 1.0) for n in (RATE + 1, RATE))
+    found = Judge(texts, Ears(), RATE).talker([[long, long], [short, short], [long, long]], None)
+    assert found.by_take == (0, 0.5, 0)
+    assert found.speech.word_error_rate == pytest.approx(1 / 6)
+    assert found.speech.whole == pytest.approx(2 / 3)
+    assert found.ran_away == 4
+    assert len(found.speech.heard) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "seeds"),
+    [([], [1, 2, 3]), (["--takes", "2", "--seed", "7"], [7, 8]), (["--greedy"], [1])],
+)
+def test_takes_have_seeds_of_their_own(options: list[str], seeds: list[int]) -> None:
+    found = evaluate._samplings(_options(options))
+    assert [one.seed for one in found] == seeds
+    assert {one.temperature for one in found} == ({0.0} if "--greedy" in options else {None})
 
 
 def test_evaluation_ignores_lines_without_words(
@@ -271,7 +300,9 @@ def evaluation_of(data: str) -> Evaluation:
 def test_report_has_figures_in_markdown_and_json() -> None:
     speech = SpeechFigures(0.125, 0.5, 0, 9.0, 171.0, 2.0, ("hello",), 4.25)
     codec = CodecFigures(SpeechFigures(0.25, 0.5, 0, 9.0, 170.0, 1.5, ("hello",)), 0.91, 0.95, 3.5)
-    talker = TalkerFigures(SpeechFigures(0.375, 0.5, 1, 9.0, None, None, ("",)), 2, (1.0, 0.9, 1.1))
+    heard = SpeechFigures(0.375, 0.5, 1, 9.0, None, None, ("",))
+    talker = TalkerFigures(heard, 2, (1.0, 0.9, 1.1), (0.375,))
+    thrice = TalkerFigures(heard, 2, None, (0.375, 0.25, 0.5))
     evaluation = Evaluation(
         "checkpoint",
         "sha256:0",
@@ -283,7 +314,7 @@ def test_report_has_figures_in_markdown_and_json() -> None:
         1,
         0.5,
         (VoiceFigures("ann", "af_ann", speech, codec, talker),
-         VoiceFigures("bob", None, None, None, talker)),
+         VoiceFigures("bob", None, None, None, thrice)),
         (SeamFigure(0, 15.9, 3.1), SeamFigure(10, float("inf"), float("inf"))),
     )  # fmt: skip
     page = to_markdown(evaluation)
@@ -291,6 +322,7 @@ def test_report_has_figures_in_markdown_and_json() -> None:
     assert "| ann | through the codec | 25.0% | 50% | - | - | - | 1 |" in page
     assert "| ann | **talker** | 37.5% | 50% | - | 2 | 1 | 1.00 (0.90 to 1.10) |" in page
     assert "| ann | 171 Hz ± 2.0 st | 170 Hz ± 1.5 st | - | 0.91 | 0.95 | 3.5 |" in page
+    assert "| bob | **talker** | 37.5% (25.0% to 50.0%) | 50% | - | 2 | 1 | - |" in page
     assert "| bob | - | - | - | - | - | - |" in page
     assert "Naturalness: predictor." in page
     assert "| 0 | 15.9 | 3.1 |" in page
