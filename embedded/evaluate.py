@@ -93,8 +93,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--mos-python", type=Path, default=PYTHON, help="the interpreter that has distillmos"
     )
     parser.add_argument("--greedy", action="store_true", help="not as the checkpoint samples")
-    parser.add_argument("--seed", type=int, default=1, help="of the talker's first take")
-    parser.add_argument("--takes", type=int, default=3, help="by the talker, each sampled anew")
+    parser.add_argument(
+        "--seeds", type=lambda seeds: [int(seed) for seed in seeds.split(",")], default=[1, 2, 3],
+        help="1,2,3: the talker speaks all sentences with each",
+    )  # fmt: skip
     parser.add_argument("--streams", type=int, default=4, help="spoken at once")
     parser.add_argument("--timed", type=int, default=5, help="spoken alone, for the RTF")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
@@ -131,7 +133,7 @@ async def evaluate(
         judge = Judge(texts, ears, decoder.spec.sample_rate, predictor)
         figures, speech = [], []
         for name in options.voices or voices.names() or [DEFAULT_VOICE]:
-            takes = [await one.speak_all(texts, name, options.streams) for one in narrators]
+            spoken = [await one.speak_all(texts, name, options.streams) for one in narrators]
             teacher = voices.teacher(name) if options.teacher else None
             source = Source(options.teacher, teacher, decoder.spec.sample_rate) if teacher else None
             sources = [source.speak(text) for text in texts] if source else None
@@ -142,10 +144,10 @@ async def evaluate(
                     teacher,
                     judge.speech(sources) if sources else None,
                     coded,
-                    judge.talker(takes, sources),
+                    judge.talker(spoken, sources),
                 )
             )
-            speech += takes[0]
+            speech += spoken[0]
         alone = await narrators[0].speak_all(texts[: options.timed], figures[0].name, 1)
     finally:
         await talker.stop()
@@ -166,16 +168,16 @@ async def evaluate(
 
 
 def _samplings(options: argparse.Namespace) -> list[Sampling]:
-    """How each take is sampled. Greedy takes would all be the same, so there is one."""
+    """How all sentences are sampled, each time. Greedy speech is the same with any seed."""
     if options.greedy:
-        return [Sampling(0.0, seed=options.seed)]
-    return [Sampling(None, seed=options.seed + take) for take in range(options.takes)]
+        return [Sampling(0.0)]
+    return [Sampling(None, seed=seed) for seed in options.seeds]
 
 
 def _sampled(options: argparse.Namespace) -> str:
     if options.greedy:
         return "greedy"
-    seeds = ", ".join(str(options.seed + take) for take in range(options.takes))
+    seeds = ", ".join(map(str, options.seeds))
     return f"each spoken by the talker with seeds {seeds}, sampled as the checkpoint says"
 
 

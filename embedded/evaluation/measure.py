@@ -81,22 +81,22 @@ class Judge:
         )
 
     def talker(
-        self, takes: Sequence[Sequence[Speech]], sources: Sequence[Samples] | None
+        self, spoken: Sequence[Sequence[Speech]], sources: Sequence[Samples] | None
     ) -> TalkerFigures:
-        """Measure the talker's speech: every text in each take. ``sources`` are the same texts by
+        """Measure the talker's speech: all texts, with each seed. ``sources`` are the same texts by
         the voice that it was trained on; lengths are not compared where a source is silent.
         """
-        said = [speech for take in takes for speech in take]
+        said = [speech for speeches in spoken for speech in speeches]
         ratio = None
         if sources is not None:
             ratios = [
                 audible_s(mine.samples, self._rate) / length
-                for mine, source in zip(said, [*sources] * len(takes), strict=True)
+                for mine, source in zip(said, [*sources] * len(spoken), strict=True)
                 if (length := audible_s(source, self._rate))
             ]
             ratio = (fmean(ratios), min(ratios), max(ratios)) if ratios else None
         figures = self.speech([speech.samples for speech in said])
         count = len(self._texts)
         heard = [figures.heard[start : start + count] for start in range(0, len(said), count)]
-        wrong = tuple(intelligibility(self._texts, take).word_error_rate for take in heard)
+        wrong = tuple(intelligibility(self._texts, words).word_error_rate for words in heard)
         return TalkerFigures(figures, sum(speech.ran_away for speech in said), ratio, wrong)

@@ -40,14 +40,14 @@ class CodecFigures:
 
 @dataclass(frozen=True, slots=True)
 class TalkerFigures:
-    """The talker's speech, of all takes together. Its lengths are divided by those of the source,
-    if there is one: mean, minimum and maximum. ``by_take``: the word error rate of each take.
+    """The talker's speech, with all seeds together. Its lengths are divided by those of the source,
+    if there is one: mean, minimum and maximum. ``by_seed``: the word error rate with each seed.
     """
 
     speech: SpeechFigures
     ran_away: int
     length_ratio: tuple[float, float, float] | None
-    by_take: tuple[float, ...]
+    by_seed: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def _understood(voices: Sequence[VoiceFigures]) -> str:
         talker, ratio = voice.talker, voice.talker.length_ratio
         length = "-" if ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
         mine: list[object] = [voice.name, "**talker**", *_heard(talker.speech)]
-        if len(takes := voice.talker.by_take) > 1:
-            mine[2] = f"{mine[2]} ({min(takes):.1%} to {max(takes):.1%})"
+        if len(rates := voice.talker.by_seed) > 1:
+            mine[2] = f"{mine[2]} ({min(rates):.1%} to {max(rates):.1%})"
         rows.append([*mine, talker.ran_away, talker.speech.silent, length])
     return markdown_table(head, rows)
 

@@ -236,9 +236,9 @@ def test_length_ratio_leaves_out_silent_speech() -> None:
     assert judge.talker([said], [silence, silence]).length_ratio is None
 
 
-def test_talker_is_judged_over_all_takes() -> None:
+def test_talker_is_judged_over_all_seeds() -> None:
     class Ears(Recogniser):
-        """Hears the first of two words in odd takes only."""
+        """Hears the first of two words only if speech is long."""
 
         def __init__(self) -> None: ...
 
@@ -248,7 +248,7 @@ def test_talker_is_judged_over_all_takes() -> None:
     texts = ["Hello there.", "Hello, there."]
     long, short = (Speech((), np.ones(n, np.float32), n > RATE, 1.0) for n in (RATE + 1, RATE))
     found = Judge(texts, Ears(), RATE).talker([[long, long], [short, short], [long, long]], None)
-    assert found.by_take == (0, 0.5, 0)
+    assert found.by_seed == (0, 0.5, 0)
     assert found.speech.word_error_rate == pytest.approx(1 / 6)
     assert found.speech.whole == pytest.approx(2 / 3)
     assert found.ran_away == 4
@@ -257,9 +257,9 @@ def test_talker_is_judged_over_all_takes() -> None:
 
 @pytest.mark.parametrize(
     ("options", "seeds"),
-    [([], [1, 2, 3]), (["--takes", "2", "--seed", "7"], [7, 8]), (["--greedy"], [1])],
+    [([], [1, 2, 3]), (["--seeds", "7,9"], [7, 9]), (["--greedy"], [None])],
 )
-def test_takes_have_seeds_of_their_own(options: list[str], seeds: list[int]) -> None:
+def test_talker_speaks_once_with_each_seed(options: list[str], seeds: list[int | None]) -> None:
     found = evaluate._samplings(_options(options))
     assert [one.seed for one in found] == seeds
     assert {one.temperature for one in found} == ({0.0} if "--greedy" in options else {None})
