@@ -5,8 +5,8 @@ makes such speech unclear is its spectral envelope: with the teacher's envelopes
 as well as the teacher. This network predicts how to change them, from the codes and from the
 decoder's own speech. Half of its training is adversarial, since means are smooth: a critic compares
 envelopes as images, beside the spectra that their codes represent (a generative postfilter, Kaneko
-and others, https://doi.org/10.1109/ICASSP.2017.7953090). Images are small, so this takes minutes,
-where an adversary of waveforms would take days. Only targets for the decoder are filtered
+and others, https://doi.org/10.1109/ICASSP.2017.7953090). Images are small, so this takes minutes.
+Only targets for the decoder are filtered
 (``sharpen.py``); the network is not part of the voice.
 """
 
@@ -27,7 +27,7 @@ from embedded.training.decoder_training import codes_of, decode
 from embedded.training.pitch import HOP, RATE
 from embedded.training.progress import Progress, restore_weights
 from embedded.training.quantise import LATENT, Quantiser
-from embedded.training.spectra import CEPSTRA, STEP, SUBFRAMES, curves
+from embedded.training.spectra import CEPSTRA, SUBFRAMES, curves_at, interpolated, mel_spaced
 from embedded.training.speech import Spoken
 
 _SIZE, _STEP = 512, 120
@@ -43,8 +43,6 @@ _POINTS, _LOWEST_HZ, _HIGHEST_HZ = 64, 60.0, 11_500.0
 _QUIET, _LOUD, _LEAST_WEIGHT = -3.5, 0.1, 0.1
 #: Weight of errors above 5 kHz.
 _HIGH_HZ, _HIGH_WEIGHT = 5000.0, 0.6
-#: Size of the transform at whose frequencies the spectra of codes are known.
-_FINE = 2048
 _WIDTH, _DILATIONS, _DROPPED = 320, (1, 2, 4, 1, 2), 0.1
 #: Frames in a piece, and its first ones that are not compared, since what precedes is unknown.
 _LENGTH, _UNKNOWN, _BATCH = 32, 8, 16
@@ -100,8 +98,7 @@ def filtered(samples: Tensor, change: Tensor) -> Tensor:
 @cache
 def _points() -> np.ndarray[Any, np.dtype[np.float64]]:
     """The compared frequencies in Hz, ``[_POINTS]``."""
-    lowest, highest = np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700)
-    return 700 * np.expm1(np.linspace(lowest, highest, _POINTS))
+    return mel_spaced(_POINTS, _LOWEST_HZ, _HIGHEST_HZ)
 
 
 @cache
@@ -110,6 +107,12 @@ def _cosines() -> Tensor:
     at = 2 * np.pi * np.outer(np.arange(ORDER), _points()) / RATE
     rows = np.cos(at) * np.where(np.arange(ORDER) > 0, 2, 1)[:, None]
     return torch.from_numpy(rows.astype(np.float32))
+
+
+@cache
+def _curves() -> Tensor:
+    """``[CEPSTRA, _POINTS]``: the same for the spectra of codes."""
+    return curves_at(_points())
 
 
 @cache
@@ -122,14 +125,8 @@ def _coded(spectra: Tensor) -> Tensor:
     """Interpolate the spectra of codes ``[B, T, WIDTH]`` in time and frequency, to
     ``[B, T * ENVELOPES, _POINTS]``.
     """
-    at = torch.from_numpy((_points() / (RATE / 2) * (_FINE // 2)).astype(np.float32))
-    table, low = curves(_FINE), at.long()
-    table = torch.lerp(table[:, low], table[:, low + 1], at - low)
-    found = spectra.unflatten(-1, (SUBFRAMES, CEPSTRA)).flatten(1, 2) @ table
-    last = found.shape[1] - 1
-    when = (torch.arange(spectra.shape[1] * ENVELOPES) * _STEP / STEP - 0.5).clamp(0, last)
-    before = when.long().clamp(max=last - 1)
-    return torch.lerp(found[:, before], found[:, before + 1], (when - before)[:, None])
+    rows = spectra.unflatten(-1, (SUBFRAMES, CEPSTRA)).flatten(1, 2) @ _curves()
+    return interpolated(rows, torch.arange(spectra.shape[1] * ENVELOPES) * _STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +304,9 @@ def train(known: Sequence[Pair], progress: Progress) -> Postfilter:
         for optimiser, rate in zip(optimisers, rates, strict=True):
             optimiser.param_groups[0]["lr"] = rate * progress.slope(50)
         latents, own, teacher, coded = _batch(seen, np.random.default_rng((3, step)))
-        known_from = _UNKNOWN * ENVELOPES
-        made = (own + net(latents, own))[:, known_from:]
-        wanted, coded = teacher[:, known_from:], coded[:, known_from:]
+        compared = slice(_UNKNOWN * ENVELOPES, None)
+        made = (own + net(latents, own))[:, compared]
+        wanted, coded = teacher[:, compared], coded[:, compared]
         losses = {"distance": _distance(made, wanted)}
         if not alone:
             right, wrong = critic(wanted, coded)[-1], critic(made.detach(), coded)[-1]

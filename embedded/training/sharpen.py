@@ -21,7 +21,7 @@ from embedded.training.decoder_training import Example, codes_of, decode
 from embedded.training.pitch import HOP, RATE, Ints
 from embedded.training.postfilter import Postfilter
 from embedded.training.quantise import Quantiser
-from embedded.training.spectra import CEPSTRA, STEP, curves, spectra
+from embedded.training.spectra import CEPSTRA, curves, interpolated, spectra
 from embedded.training.speech import Spoken
 
 _SIZE, _STEP = 1024, 256
@@ -99,9 +99,7 @@ def as_coded(samples: Tensor, wanted: Tensor) -> Tensor:
     window = torch.hann_window(_SIZE)
     found = torch.stft(samples, _SIZE, _STEP, window=window, return_complex=True)
     lacking = (wanted - spectra(samples)).reshape(-1, CEPSTRA)
-    at = (torch.arange(found.shape[1]) * _STEP / STEP - 0.5).clamp(0, len(lacking) - 1)
-    before = at.long().clamp(max=len(lacking) - 2)
-    there = torch.lerp(lacking[before], lacking[before + 1], (at - before)[:, None])
+    there = interpolated(lacking, torch.arange(found.shape[1]) * _STEP)
     change = (there @ curves(_SIZE)).clamp(-_MOST_CODED, _MOST_CODED)
     return torch.istft(found * change.T.exp(), _SIZE, _STEP, window=window, length=len(samples))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +21,17 @@ _LOWEST_HZ, _HIGHEST_HZ = 40.0, 12_000.0
 _FLOOR = 1e-5
 
 
-def _edges(count: int) -> npt.NDArray[np.float64]:
-    """Return the edges and middles of bands in Hz: ``[count + 2]``."""
-    lowest, highest = np.log1p(_LOWEST_HZ / 700), np.log1p(_HIGHEST_HZ / 700)
-    return 700 * np.expm1(np.linspace(lowest, highest, count + 2))
+def mel_spaced(
+    count: int, lowest_hz: float = _LOWEST_HZ, highest_hz: float = _HIGHEST_HZ
+) -> npt.NDArray[np.float64]:
+    """Return ``[count]`` frequencies in Hz, equally far apart in mel."""
+    lowest, highest = np.log1p(lowest_hz / 700), np.log1p(highest_hz / 700)
+    return 700 * np.expm1(np.linspace(lowest, highest, count))
 
 
 def mel_bands(count: int, size: int) -> Tensor:
     """Triangular filters ``[count, size // 2 + 1]``, equally wide in mel, each of sum 1."""
-    edges = _edges(count)
+    edges = mel_spaced(count + 2)  # of bands, and their middles
     bins = np.fft.rfftfreq(size, 1 / RATE)[None]
     low, middle, high = (edges[i : i + count, None] for i in range(3))
     rise, fall = (bins - low) / (middle - low), (high - bins) / (high - middle)
@@ -70,8 +73,30 @@ def spectra(samples: Tensor) -> Tensor:
 @cache
 def curves(size: int) -> Tensor:
     """Return ``[CEPSTRA, size // 2 + 1]``: cepstra times this matrix are the log amplitudes at the
-    frequencies of a transform of ``size``, linear between the middles of bands.
+    frequencies of a transform of ``size``.
     """
-    middles, bins = _edges(BANDS)[1:-1], np.fft.rfftfreq(size, 1 / RATE)
-    rows = [np.interp(bins, middles, row) for row in _COSINES.numpy()]
+    return curves_at(np.fft.rfftfreq(size, 1 / RATE))
+
+
+def curves_at(hz: npt.NDArray[np.floating[Any]]) -> Tensor:
+    """Return the same for any frequencies, ``[CEPSTRA, len(hz)]``: linear between the middles of
+    bands.
+    """
+    rows = [np.interp(hz, mel_spaced(BANDS + 2)[1:-1], row) for row in _COSINES.numpy()]
     return torch.from_numpy(np.stack(rows).astype(np.float32))
+
+
+def interpolated(rows: Tensor, times: Tensor) -> Tensor:
+    """Interpolate spectra that are ``STEP`` samples apart.
+
+    Args:
+        rows: ``[..., n, K]``; the first is centred at half a ``STEP``.
+        times: ``[m]``, in samples. Before the first centre and after the last, rows are constant.
+
+    Returns:
+        ``[..., m, K]``.
+    """
+    last = rows.shape[-2] - 1
+    at = (times / STEP - 0.5).clamp(0, last)
+    before = at.long().clamp(max=last - 1)
+    return torch.lerp(rows[..., before, :], rows[..., before + 1, :], (at - before)[:, None])
