@@ -94,8 +94,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--greedy", action="store_true", help="not as the checkpoint samples")
     parser.add_argument(
-        "--seeds", type=lambda seeds: [int(seed) for seed in seeds.split(",")], default=[1, 2, 3],
-        help="1,2,3: the talker speaks all sentences with each",
+        "--seeds", type=int, nargs="+", default=[1, 2, 3],
+        help="the talker speaks all sentences with each",
     )  # fmt: skip
     parser.add_argument("--streams", type=int, default=4, help="spoken at once")
     parser.add_argument("--timed", type=int, default=5, help="spoken alone, for the RTF")

@@ -257,7 +257,7 @@ def test_talker_is_judged_over_all_seeds() -> None:
 
 @pytest.mark.parametrize(
     ("options", "seeds"),
-    [([], [1, 2, 3]), (["--seeds", "7,9"], [7, 9]), (["--greedy"], [None])],
+    [([], [1, 2, 3]), (["--seeds", "7", "9"], [7, 9]), (["--greedy"], [None])],
 )
 def test_talker_speaks_once_with_each_seed(options: list[str], seeds: list[int | None]) -> None:
     found = evaluate._samplings(_options(options))
