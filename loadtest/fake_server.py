@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.runtime import Runtime
 from service.server import settle
 from service.settings import Settings
-from service.transport.uvicorn_protocols import server_config
+from service.transport.uvicorn_protocols import configure_listener, server_config
 from streaming.spec import CodecSpec
 from talker.fake import FakeTalker
 
@@ -63,6 +63,7 @@ async def serve(chosen: argparse.Namespace) -> None:
     app = create_app(Runtime(settings, talker, codec, Metrics("loadtest", "fake")))
     config = server_config(app, settings, grace_s=2)
     with socket.create_server(("127.0.0.1", chosen.port), backlog=1024) as listener:
+        configure_listener(listener, settings.slow_consumer_s)
         settle()
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])

@@ -24,7 +24,7 @@ from service.logs import LogWriter, set_up
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import TracingError
-from service.transport.uvicorn_protocols import ServerConfig, bound_sending, server_config
+from service.transport.uvicorn_protocols import ServerConfig, configure_listener, server_config
 from streaming.errors import TalkwireError
 from talker.shape import CheckpointError
 
@@ -67,7 +67,7 @@ def serve_until_stopped(settings: Settings) -> None:
         log = set_up(settings.log_level, settings.log_format)
         listening.callback(log.close, _LAST_LINES_S)
         listener = listening.enter_context(_listen(settings.host, settings.port))
-        bound_sending(listener, settings.slow_consumer_s)
+        configure_listener(listener, settings.slow_consumer_s)
         admin: socket.socket | None = None
         if settings.admin_port is not None:
             admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))

@@ -379,10 +379,15 @@ class HttpProtocol(H11Protocol):
         self.transport.abort()
 
 
-def bound_sending(listener: socket.socket, slow_consumer_s: float) -> None:
-    """Bound the bytes, and the time, that the kernel buffers for clients of ``listener`` that read
-    nothing. Otherwise closed connections with unsent data would wait for ever.
+def configure_listener(listener: socket.socket, slow_consumer_s: float) -> None:
+    """Set how the kernel sends to the clients of ``listener``, whose options they inherit.
+
+    Nagle's algorithm is disabled, or a small message would wait up to 40 ms for the acknowledgement
+    of the one before. (uvloop always disables it; asyncio does so only for sockets that were made
+    with ``IPPROTO_TCP``.) The bytes, and the time, that are buffered for clients that read nothing
+    are bounded, or closed connections with unsent data would wait for ever.
     """
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         timeout_ms = round(1000 * _DROP_AFTER * slow_consumer_s)

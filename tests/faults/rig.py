@@ -26,7 +26,7 @@ from service.engines import RunningCodec
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from service.transport.uvicorn_protocols import bound_sending, server_config
+from service.transport.uvicorn_protocols import configure_listener, server_config
 from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from talker.fake import FakeTalker
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
@@ -76,7 +76,7 @@ async def gateway(
     settings.setdefault("admission", "fixed")  # independent of the machine's speed
     runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    bound_sending(listener, runtime.settings.slow_consumer_s)
+    configure_listener(listener, runtime.settings.slow_consumer_s)
     server = uvicorn.Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -1,14 +1,15 @@
-"""Messages that arrive together: handled in order, without starving other tasks."""
+"""Messages that arrive together are handled in order; messages to clients are sent at once."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from service.dialects.native import NativeDialect
-from service.transport.uvicorn_protocols import AT_ONCE
+from service.transport.uvicorn_protocols import AT_ONCE, configure_listener
 from tests.service.live import append, client, gateway, write
 
 
@@ -99,3 +100,19 @@ async def test_handler_exception_closes_socket_with_1011_and_no_reason(
         await asyncio.wait_for(c.socket.wait_closed(), 30)
         assert (c.socket.close_code, c.socket.close_reason) == (1011, "")
         await server.until_free()
+
+
+async def test_connections_of_configured_listener_do_not_delay_small_messages() -> None:
+    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own = writer.get_extra_info("socket")
+        accepted.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    configure_listener(listener, slow_consumer_s=1.0)
+    async with await asyncio.start_server(connected, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await accepted
+        writer.close()
