@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 #: More would be noticeable: each launch takes a few microseconds on the host.
 _MOST_LAUNCHES = 8
 

@@ -7,6 +7,7 @@ import wave
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from embedded.evaluation.metrics import intelligibility
 from embedded.evaluation.recogniser import Recogniser
@@ -16,6 +17,7 @@ from tests.e2e.sentences import SENTENCES
 THREE = SENTENCES[:3]
 
 
+@pytest.mark.long
 def test_batch_writes_same_files_with_and_without_service(
     speaking: Service, ears: Recogniser, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_postfilter_learns_what_latents_tell(tmp_path: Path) -> None:
     torch.testing.assert_close(loaded(latents, own), net(latents, own))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_small")
 def test_critic_teaches_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the distance, what the critic sees brings envelopes closer to the teacher's. It tells

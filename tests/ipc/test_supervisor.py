@@ -125,7 +125,7 @@ async def test_start_fails_if_child_always_dies() -> None:
 
 
 async def test_start_fails_if_child_always_hangs() -> None:
-    nest = Nest("hang", Watch(start_timeout_s=1.5))
+    nest = Nest("hang", Watch(start_timeout_s=0.75))
     with pytest.raises(ChildFailed):
         await nest.supervisor.start()
     # On a busy machine a child may be killed before its first message.
@@ -137,7 +137,7 @@ async def test_start_fails_if_child_always_hangs() -> None:
 
 async def test_time_before_ready_does_not_count_as_healthy() -> None:
     """Loading a large model takes longer than the time after which a child counts as healthy."""
-    nest = Nest("hang", Watch(start_timeout_s=1.5, healthy_s=0.5))
+    nest = Nest("hang", Watch(start_timeout_s=0.75, healthy_s=0.25))
     with pytest.raises(ChildFailed):
         async with asyncio.timeout(60):
             await nest.supervisor.start()

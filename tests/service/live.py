@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import Tracing
-from service.transport.uvicorn_protocols import server_config
+from service.transport.uvicorn_protocols import configure_listener, server_config
 from service.voices.cloning import Transcriber
 from streaming.ports import Sampling, SpeechRequest
 from streaming.protocol.binary import HEADER_BYTES, AudioHeader
@@ -29,6 +29,12 @@ from streaming.spec import CodecSpec, Samples
 from talker.fake import FakeTalker
 
 SPEC = CodecSpec(24_000, 960, (1024,) * 8, 3, 3)
+DEFAULTS: dict[str, Any] = {
+    "admission": "fixed",
+    "default_lead_ms": 120_000,
+    "hold_s": 0.0,
+    "unknown_voice": "error",
+}
 
 
 class Gateway:
@@ -87,23 +93,30 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends; fail if a handler raised.
 
-    Admission is fixed by default, so that results do not depend on the load of the machine.
+    Admission is fixed by default, so that results do not depend on the load of the machine. Audio
+    may be sent two minutes ahead of playback, so that a test need not wait while it is played. A
+    slow talker is slow after the warm-up, unless admission goes by what that measures.
     Unknown voices are refused, as with any model but the embedded one.
     """
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s)
-    chosen = Settings(**{"admission": "fixed", "hold_s": 0.0, "unknown_voice": "error"} | settings)
+    chosen = Settings(**DEFAULTS | settings)
     metrics = Metrics("test", "fake")
     runtime = Runtime(chosen, talker, codec, metrics, None, transcriber, traces)
     talker.source = runtime.library
+    row_s = talker.row_s
+    if chosen.admission == "fixed":
+        talker.row_s = 0.0
 
     listener = socket.create_server(("127.0.0.1", 0))
+    configure_listener(listener, chosen.slow_consumer_s)
     server = Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(60):
             await runtime.ready.wait()
+        talker.row_s = row_s
         yield Gateway(runtime, talker, codec, listener.getsockname()[1])
     finally:
         server.told.set()

@@ -167,7 +167,9 @@ def test_make_plan_refuses_per_matrix_scale_without_gpu(quantised: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", ["compressed-fp8", "compressed-int8"])
+@pytest.mark.parametrize(
+    "format_", ["compressed-fp8", pytest.param("compressed-int8", marks=pytest.mark.long)]
+)
 async def test_quantised_engine_mostly_picks_best_codes_of_plain_loop(
     tiny_checkpoint: Path, tmp_path: Path, format_: str
 ) -> None:

@@ -233,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_memory_profile_uses_longest_voice(tiny_checkpoint: Path) -> None:
     command = [sys.executable, "-c", _PROFILE, str(tiny_checkpoint)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from service.admin import create_admin_app
+from service.auth import authenticator
 from service.auth.caller import current_caller
 from service.contexts.driver import ContextDriver
 from service.logs import set_up
@@ -189,7 +190,10 @@ async def test_expired_key_gets_unauthorized_on_open_socket(tmp_path: Path) -> N
             assert (await talk.error())["code"] == "unauthorized"
 
 
-async def test_key_file_is_reloaded_and_broken_file_is_ignored(tmp_path: Path) -> None:
+async def test_key_file_is_reloaded_and_broken_file_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.1)
     file = write_keys(tmp_path / "k.json", entry("a", "t"))
     async with gateway(api_keys_file=file) as server:
         authority = server.runtime.authority
