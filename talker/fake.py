@@ -66,7 +66,7 @@ class FakeTalker:
     takes_scene: bool = False
     watches_repetition: bool = False
     max_references: int = 1
-    #: As in a checkpoint; by default the embedded voice's limit.
+    #: As in a checkpoint's generation_config.json.
     segment_chars: int | None = 90
 
     def __post_init__(self) -> None:
