@@ -24,9 +24,11 @@ from codec.layer_ranges import Step
 #: oneDNN sums over input channels in blocks whose size depends on the input's length, if there are
 #: many channels and dilation is large. With up to this many channels it does not.
 _SLICE_INPUTS = 128
-#: With more outputs than this, its kernels of size 1 need another packing for other lengths, and
-#: pack again at each call.
-_POINTWISE_OUTPUTS = 256
+#: oneDNN packs weights for a length. For other lengths, some numbers of outputs need another
+#: packing and are packed again at each call, which takes ten times as long as the convolution.
+#: Powers of two need none, up to this number for kernels of size 1, nor do numbers up to the second
+#: constant.
+_POINTWISE_OUTPUTS, _FEW_OUTPUTS = 256, 32
 #: The length by which the packing is chosen.
 _TYPICAL_OUTPUTS = 64
 #: For small alpha Snake approaches the identity; this avoids a division by 0.
@@ -42,13 +44,11 @@ class Conv:
     def __init__(self, weight: Tensor, bias: Tensor, dilation: int = 1) -> None:
         self._bias, self._dilation = bias, dilation
         outputs, _, kernel = weight.shape
-        step = _POINTWISE_OUTPUTS if kernel == 1 else outputs
         self._parts: list[_Packed] = []
         if _has_onednn(weight):
-            self._parts = [
-                _Packed(weight[first : first + step], bias[first : first + step], dilation)
-                for first in range(0, outputs, step)
-            ]
+            counts = _output_parts(outputs, _POINTWISE_OUTPUTS if kernel == 1 else outputs)
+            parts = zip(weight.split(counts), bias.split(counts), strict=True)
+            self._parts = [_Packed(*part, dilation) for part in parts]
             return
         # Laid out with channels last once, since torch would do it at every call. A convolution of
         # size 1 is a matrix product.
@@ -206,6 +206,15 @@ def _pad(x: Tensor, step: Step) -> Tensor:
     if step.pad_left or step.pad_right:
         return F.pad(x, (0, 0, step.pad_left, step.pad_right))
     return x
+
+
+def _output_parts(outputs: int, most: int) -> list[int]:
+    """Split a number of outputs into powers of two of at most ``most``, and a rest of few."""
+    parts = []
+    while outputs > _FEW_OUTPUTS:
+        parts.append(min(most, 1 << (outputs.bit_length() - 1)))
+        outputs -= parts[-1]
+    return [*parts, outputs] if outputs else parts
 
 
 def _has_onednn(weight: Tensor) -> bool:

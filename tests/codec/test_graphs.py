@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codec import layers
 from codec.batching import BatchLimits, DeadlineQueue, DecodeCost
 from codec.buckets import Bucket, Buckets
 from codec.families.higgs.config import CodecConfig
@@ -265,9 +266,12 @@ def test_stream_over_both_kinds_of_graphs_equals_plain_decoder(
         assert same(samples, decoder.decode_windows([window])[0])
 
 
-def test_unmasked_graphs_have_fewer_operations(decoder: HiggsDecoder) -> None:
+def test_unmasked_graphs_have_fewer_operations(
+    config: CodecConfig, make_tensors: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The number of operations determines the time of a small batch on a GPU."""
-    lengths = {}
+    monkeypatch.setattr(layers, "_has_onednn", lambda weight: False)  # as on a GPU
+    decoder, lengths = HiggsDecoder(config, make_tensors(config)), {}
     for interior in (False, True):
         recorder = FakeRecorder()
         buckets = Buckets((1,), (4,), 10, 10, 4)
