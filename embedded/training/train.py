@@ -463,7 +463,7 @@ def _parser() -> argparse.ArgumentParser:
         help="sentences that must not be learned")  # fmt: skip
     add("--speech-parts", type=int, default=120, help="of forty sentences, 90 s, for the codec")
     add("--codes-parts", type=int, default=150, help="of two hundred texts, for the talker")
-    add("--hidden", type=int, default=256, help="of the decoder; 512 costs 2.4 times the CPU")
+    add("--hidden", type=int, default=384, help="of the decoder; 256 costs .6 of its CPU")
     add("--decoder-steps", type=int, default=20_000)
     add("--postfilter-steps", type=int, default=3000, help="0: sharpen without it")
     add("--sharpen-steps", type=int, default=6000, help="of the decoder, as it is sharpened")

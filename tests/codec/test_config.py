@@ -14,7 +14,7 @@ def test_parse_config_defaults_to_full_size_codec() -> None:
 
 
 def test_parse_config_reads_embedded_codec_sizes(config: CodecConfig) -> None:
-    expected = CodecConfig(quantizer_dim=80, codebook_dim=80, latent_dim=64, decoder_dim=256)
+    expected = CodecConfig(quantizer_dim=80, codebook_dim=80, latent_dim=64, decoder_dim=384)
     assert config == expected
 
 

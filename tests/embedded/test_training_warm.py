@@ -250,7 +250,7 @@ def test_shipped_voice_is_valid_warm_start() -> None:
     table = warm.quantiser_of(folder)
     assert table.books.shape == (8, 1024, LATENT)
     assert not table.books[4:].any()
-    warm.fill_codec(tokenizer_model.new_model(256, 24), folder)
+    warm.fill_codec(tokenizer_model.new_model(384, 24), folder)
     net = TalkerNet(Shape())
     warm.fill_talker(net, folder)
     assert all(tensor.isfinite().all() for tensor in net.state_dict().values())
