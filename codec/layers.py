@@ -47,7 +47,7 @@ class Conv:
         self._parts: list[_Packed] = []
         if _has_onednn(weight):
             counts = _output_parts(outputs, _POINTWISE_OUTPUTS if kernel == 1 else outputs)
-            parts = zip(weight.split(counts), bias.split(counts), strict=True)
+            parts = zip(torch.split(weight, counts), torch.split(bias, counts), strict=True)
             self._parts = [_Packed(*part, dilation) for part in parts]
             return
         # Laid out with channels last once, since torch would do it at every call. A convolution of
