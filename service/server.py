@@ -71,6 +71,7 @@ def serve_until_stopped(settings: Settings) -> None:
         admin: socket.socket | None = None
         if settings.admin_port is not None:
             admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))
+            configure_listener(admin, settings.slow_consumer_s)
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
         url = f"{scheme}://{host}:{port}"
