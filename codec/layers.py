@@ -24,11 +24,12 @@ from codec.layer_ranges import Step
 #: oneDNN sums over input channels in blocks whose size depends on the input's length, if there are
 #: many channels and dilation is large. With up to this many channels it does not.
 _SLICE_INPUTS = 128
-#: oneDNN packs weights for a length. For other lengths, some numbers of outputs need another
-#: packing and are packed again at each call, which takes ten times as long as the convolution.
-#: Powers of two need none, up to this number for kernels of size 1, nor do numbers up to the second
-#: constant.
-_POINTWISE_OUTPUTS, _FEW_OUTPUTS = 256, 32
+#: oneDNN packs weights for a length. With some numbers of outputs, another length needs another
+#: packing, which is then made at each call and takes three to thirty times as long as the
+#: convolution. Powers of two do not need it, for kernels of size 1 up to this number.
+_POINTWISE_OUTPUTS = 256
+#: Nor do numbers up to this one.
+_FEW_OUTPUTS = 32
 #: The length by which the packing is chosen.
 _TYPICAL_OUTPUTS = 64
 #: For small alpha Snake approaches the identity; this avoids a division by 0.
@@ -209,7 +210,9 @@ def _pad(x: Tensor, step: Step) -> Tensor:
 
 
 def _output_parts(outputs: int, most: int) -> list[int]:
-    """Split a number of outputs into powers of two of at most ``most``, and a rest of few."""
+    """Split ``outputs`` into powers of two, each at most ``most``, and a rest of at most
+    ``_FEW_OUTPUTS``.
+    """
     parts = []
     while outputs > _FEW_OUTPUTS:
         parts.append(min(most, 1 << (outputs.bit_length() - 1)))

@@ -6,8 +6,7 @@ as well as the teacher. This network predicts how to change them, from the codes
 decoder's own speech. Half of its training is adversarial, since means are smooth: a critic compares
 envelopes as images, beside the spectra that their codes represent (a generative postfilter, Kaneko
 and others, https://doi.org/10.1109/ICASSP.2017.7953090). Images are small, so this takes minutes.
-Only targets for the decoder are filtered
-(``sharpen.py``); the network is not part of the voice.
+Only targets for the decoder are filtered (``sharpen.py``); the network is not part of the voice.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ at a time.
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import json
 import math
@@ -22,7 +23,13 @@ def resample(wave: torch.Tensor, old: int, new: int) -> torch.Tensor:
 
     ``h`` is a sinc of six zero crossings with a Hann window, cut off at .99 of half the lower rate.
     """
-    x = wave.double().numpy()[0, 0]
+    y = _resampled(wave.double().numpy().tobytes(), old, new)
+    return torch.from_numpy(y).to(wave)[None, None]
+
+
+@functools.cache  # clips are encoded twice, in float64 and in float32
+def _resampled(samples: bytes, old: int, new: int) -> np.ndarray:
+    x = np.frombuffer(samples)
     count, cut = math.ceil(len(x) * new / old), 0.99 * min(old, new)
     y = np.zeros(count)
     for j in range(count):
@@ -31,7 +38,7 @@ def resample(wave: torch.Tensor, old: int, new: int) -> torch.Tensor:
         t = (np.arange(first, last) / old - j / new) * cut
         h = np.where(np.abs(t) < 6, np.sinc(t) * np.cos(np.pi * t / 12) ** 2, 0.0)
         y[j] = (x[first:last] * h).sum() * cut / old
-    return torch.from_numpy(y).to(wave)[None, None]
+    return y
 
 
 def install_stub() -> None:

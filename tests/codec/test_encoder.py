@@ -41,13 +41,13 @@ def speech(decoder: HiggsDecoder) -> Samples:
 
 def clips(speech: Samples) -> dict[str, Samples]:
     rng = np.random.default_rng(6)
-    seconds = np.arange(int(0.9 * 24_000)) / 24_000
-    sweep = 0.3 * np.sin(2 * np.pi * (100 * seconds + 1700 * seconds**2))
+    seconds = np.arange(int(1.7 * 24_000)) / 24_000
+    sweep = 0.3 * np.sin(2 * np.pi * (100 * seconds + 900 * seconds**2))
     return {
         "speech": speech,
-        "noise": rng.normal(0, 0.1, 20 * HOP).astype(np.float32),
+        "noise": rng.normal(0, 0.1, 37 * HOP).astype(np.float32),
         "sweep": sweep[: len(sweep) // HOP * HOP].astype(np.float32),
-        "silence": np.zeros(12 * HOP, np.float32),
+        "silence": np.zeros(25 * HOP, np.float32),
     }
 
 

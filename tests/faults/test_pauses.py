@@ -40,7 +40,7 @@ async def test_supervisor_paused_with_its_child_does_not_restart(
     nest = Nest()
     await nest.supervisor.start()
     async with asyncio.timeout(120):
-        while looks < 12:
+        while looks < 20:
             await asyncio.sleep(0.01)
     assert nest.supervisor.restarts == 0
     nest.supervisor.send(nest.say("here"))
