@@ -83,7 +83,7 @@ class ChildProcess(Generic[M]):
 
     def __init__(self, program: Program[M], watch: Watch) -> None:
         self._program, self._watch = program, watch
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_heard = 0.0
         #: Whether it has reported ready and not ended since.
@@ -132,8 +132,11 @@ class ChildProcess(Generic[M]):
             raise ChildFailed(f"it cannot be launched: {error}") from error
         try:
             self._last_heard = time.monotonic()
-            stream, self._writer = await asyncio.open_unix_connection(sock=ours)
-            await self._until_ended(stream, process)
+            with ours.dup() as rest:
+                loop = asyncio.get_running_loop()
+                receiver = _Receiver(self._program.inbound, self._receive, rest)
+                self._writer, _ = await loop.create_unix_connection(lambda: receiver, sock=ours)
+                await self._until_ended(receiver.ended, process)
         finally:
             if self._writer is None:
                 ours.close()
@@ -157,9 +160,8 @@ class ChildProcess(Generic[M]):
             )
 
     async def _until_ended(
-        self, stream: asyncio.StreamReader, process: asyncio.subprocess.Process
+        self, read: asyncio.Future[None], process: asyncio.subprocess.Process
     ) -> None:
-        read = asyncio.create_task(self._read(stream))
         exited = asyncio.create_task(process.wait())
         tasks = (read, exited, asyncio.create_task(self._find_hang(process.pid)))
         try:
@@ -174,7 +176,10 @@ class ChildProcess(Generic[M]):
         for result in results:
             if isinstance(result, ChildFailed):
                 raise result
-            if isinstance(result, Exception):
+            if isinstance(result, FramingError):
+                told = {"child": self._program.module}
+                log.error("link to child broke", exc_info=result, extra=told)
+            elif isinstance(result, Exception):
                 log.error("watching a child failed", exc_info=result)
 
     async def _clean_up(self, process: asyncio.subprocess.Process, output: OutputLogger) -> None:
@@ -200,23 +205,10 @@ class ChildProcess(Generic[M]):
             os.killpg(process.pid, signal.SIGKILL)
         await output.close(_DRAIN_S)
 
-    async def _read(self, stream: asyncio.StreamReader) -> None:
-        messages: MessageReader[Any] = MessageReader(self._program.inbound)
-        while True:
-            try:
-                data = await stream.read(_READ_BYTES)
-            except OSError:
-                return  # the child has ended, as at the end of its stream
-            if not data:
-                return
-            self._last_heard = time.monotonic()
-            try:
-                received = messages.feed(data)
-            except FramingError:
-                log.exception("link to child broke", extra={"child": self._program.module})
-                return
-            for message in received:
-                self._dispatch(message)
+    def _receive(self, messages: list[Any]) -> None:
+        self._last_heard = time.monotonic()
+        for message in messages:
+            self._dispatch(message)
 
     def _dispatch(self, message: Any) -> None:
         if isinstance(message, Alive):
@@ -262,6 +254,40 @@ class ChildProcess(Generic[M]):
                 log.error("child hangs", extra=told)
                 return
             is_suspect = reason is not None
+
+
+class _Receiver(asyncio.Protocol):
+    """Receives a child's messages to the last one.
+
+    When a write to a child that has ended fails, the transport closes without reading what the
+    child sent before. ``rest`` is a duplicate of its socket, from which that is read. ``ended`` is
+    done at the end, or has the exception that ``receive`` raised.
+    """
+
+    def __init__(
+        self, inbound: Any, receive: Callable[[list[Any]], None], rest: socket.socket
+    ) -> None:
+        self._messages: MessageReader[Any] = MessageReader(inbound)
+        self._receive, self._rest = receive, rest
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        """Process messages, unless an earlier one ended the child."""
+        if self.ended.done():
+            return
+        try:
+            self._receive(self._messages.feed(data))
+        except Exception as error:
+            self.ended.set_exception(error)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Process the remaining messages."""
+        with contextlib.suppress(OSError):
+            self._rest.setblocking(False)
+            while data := self._rest.recv(_READ_BYTES):
+                self.data_received(data)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

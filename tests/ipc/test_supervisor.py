@@ -67,19 +67,33 @@ async def test_last_message_of_dying_child_arrives(nest: Nest) -> None:
 async def test_last_message_arrives_even_if_exit_is_seen_first(
     nest: Nest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = asyncio.StreamReader.read
+    receive, loop = child_process._Receiver.data_received, asyncio.get_running_loop()
 
-    async def read_late(stream: asyncio.StreamReader, most: int = -1) -> bytes:
-        await asyncio.sleep(0.5)
-        return await read(stream, most)
+    def receive_late(receiver: child_process._Receiver, data: bytes) -> None:
+        loop.call_later(0.5, receive, receiver, data)
 
+    lose = child_process._Receiver.connection_lost
     monkeypatch.setattr(child_process, "_DRAIN_S", 30.0)
-    monkeypatch.setattr(asyncio.StreamReader, "read", read_late)
-    nest.supervisor.send(nest.say("first"))  # for the read that is already waiting
-    await nest.until(lambda: nest.said == ["first"])
+    monkeypatch.setattr(child_process._Receiver, "data_received", receive_late)
+    monkeypatch.setattr(
+        child_process._Receiver,
+        "connection_lost",
+        lambda receiver, error: loop.call_later(1.0, lose, receiver, error),
+    )
     nest.supervisor.send(nest.say("last words", then="die"))
     await nest.until(lambda: nest.downs == 1)
-    assert nest.said == ["first", "last words"]
+    assert nest.said == ["last words"]
+
+
+async def test_last_message_arrives_even_if_a_write_fails_first(nest: Nest) -> None:
+    pid = nest.supervisor.pid
+    assert pid is not None
+    nest.supervisor.send(nest.say("last words", then="die"))
+    while is_running(pid):
+        pass  # the event loop reads nothing meanwhile
+    nest.supervisor.send(nest.say("lost"))
+    await nest.until(lambda: nest.downs == 1)
+    assert nest.said == ["last words"]
 
 
 async def test_send_to_dead_child_raises(nest: Nest) -> None:
