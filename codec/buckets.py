@@ -18,8 +18,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from codec.batching import BatchLimits
+from streaming.ports import CodecDecoder
 from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow
 
@@ -139,3 +141,12 @@ class Buckets:
             begin = self.left - left
             codes[:, begin : begin + end - first] = window.codes[:, first:end]
             row[-2:] = begin, begin + end - first
+
+
+@runtime_checkable
+class BucketedDecoder(CodecDecoder, Protocol):
+    """A decoder that has a graph for each bucket."""
+
+    @property
+    def buckets(self) -> Buckets:
+        """The buckets that were captured."""

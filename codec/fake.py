@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from codec.batching import DecodeCost
+from codec.batching import BatchLimits, DecodeCost
+from codec.decode_loop import Inbound, serve
 from codec.family import CheckpointError, ClipEncoder, CodecFamily, check_codes
+from codec.messages import ToWorker
+from ipc.child import ChildLink, LinkClosed
 from streaming.ports import CodecDecoder, DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -128,6 +133,20 @@ class FakeCodec:
         if self.encoder is None:
             raise CheckpointError("a fake without an encoder")
         return self.encoder
+
+
+def run_worker(find: Callable[[str], FakeCodec]) -> int:
+    """Be a codec worker's process, with the fake codec that ``find`` returns for the model. It is
+    ready sooner than a real one, since it does not need torch.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    options, _ = parser.parse_known_args()
+    codec = find(options.model)
+    with ChildLink[Inbound](options.socket, ToWorker) as link, contextlib.suppress(LinkClosed):
+        serve(link, codec, codec.load_decoder(), codec.load_encoder, BatchLimits())
+    return 0
 
 
 class FakeCodecEngine:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from codec.batching import BatchLimits, DecodeCost, EqualShapes, Grouping
-from codec.graphs import GraphDecoder
+from codec.buckets import BucketedDecoder
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
@@ -41,7 +41,7 @@ def meet_first_windows(decoder: CodecDecoder) -> None:
     """Decode the shapes with which utterances begin, so that no request waits for their kernels.
     Does nothing with graphs, which have been captured already.
     """
-    if isinstance(decoder, GraphDecoder):
+    if isinstance(decoder, BucketedDecoder):
         return
     for new in range(1, _FIRST_FRAMES + 1):
         for lookahead in sorted({min(n, decoder.spec.right_frames) for n in _FIRST_LOOKAHEADS}):
@@ -50,7 +50,7 @@ def meet_first_windows(decoder: CodecDecoder) -> None:
 
 def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> list[DecodeWindow]:
     """Return windows of the later shapes, for a worker to decode once while it is idle."""
-    if isinstance(decoder, GraphDecoder):
+    if isinstance(decoder, BucketedDecoder):
         return []
     left, lookahead = decoder.spec.left_frames, min(_LOOKAHEAD, decoder.spec.right_frames)
     return [_window(decoder, left, new, lookahead) for new in range(1, most_frames + 1)]
@@ -58,7 +58,7 @@ def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> 
 
 def grouping_of(decoder: CodecDecoder) -> Grouping:
     """Return the grouping by which ``decoder`` runs windows together."""
-    return decoder.buckets if isinstance(decoder, GraphDecoder) else EqualShapes()
+    return decoder.buckets if isinstance(decoder, BucketedDecoder) else EqualShapes()
 
 
 def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits) -> DecodeCost:
@@ -72,7 +72,7 @@ def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits)
     """
     spec = decoder.spec
     left, lookahead, points = spec.left_frames, min(_LOOKAHEAD, spec.right_frames), []
-    full = limits.rows if isinstance(decoder, GraphDecoder) else 1
+    full = limits.rows if isinstance(decoder, BucketedDecoder) else 1
     for new, rows in ((2, 1), (25, full)):
         batch, times = [_window(decoder, left, new, lookahead)] * rows, []
         decoder.decode_windows(batch)

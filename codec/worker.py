@@ -1,39 +1,20 @@
 """The codec worker process: ``python -m codec.worker --socket FD --model MODEL``.
 
-    receive -> queue -> choose a batch -> decode -> answer, for ever
-
-It keeps no state between windows that it could not recompute from a window, so the gateway can
-start another worker and ask again.
+It loads the codec with torch, on a CPU or a GPU, and serves it (``codec.decode_loop``).
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
-from codec.batching import (
-    BatchLimits,
-    DeadlineQueue,
-    DecodeCost,
-    Job,
-    QueueFull,
-)
-from codec.clips import ClipThread
+from codec.batching import BatchLimits
+from codec.decode_loop import Inbound, serve
 from codec.families import open_codec
-from codec.family import (
-    CheckpointError,
-    CodesError,
-    DeviceError,
-    FoundCodec,
-    StatefulDecoder,
-)
+from codec.family import CheckpointError, DeviceError
 from codec.graphs import (
     LaidOutDecoder,
     Recorder,
@@ -43,44 +24,22 @@ from codec.graphs import (
     recorder_for,
 )
 from codec.layers import use_full_float32
-from codec.memory import HeapTrimmer, keep_freed_memory
-from codec.messages import (
-    Cancel,
-    Decode,
-    Decoded,
-    Decoding,
-    Encode,
-    Failed,
-    FailureReason,
-    Ready,
-    ToWorker,
-    window_of,
-)
-from codec.warmup import (
-    grouping_of,
-    keep_kernels,
-    later_windows,
-    measure_cost,
-    meet_first_windows,
-)
+from codec.memory import keep_freed_memory
+from codec.messages import ToWorker
+from codec.warmup import keep_kernels
 from ipc.child import ChildLink, LinkClosed
-from ipc.framing import Fatal, Stop
-from streaming.ports import CodecDecoder
-from streaming.spec import Samples
-from streaming.window import DecodeWindow
+from ipc.framing import Fatal
 
-log = logging.getLogger(__name__)
-Inbound = Decode | Encode | Cancel | Stop
-Link = ChildLink[Inbound]
+#: Every later call to the device fails too, so a new process is needed.
+FATAL = (torch.AcceleratorError,)
 
 
 def main(
     argv: Sequence[str] | None = None,
-    find: Callable[[str, str | None], FoundCodec] = open_codec,
     find_recorder: Callable[[str], Recorder | None] = recorder_for,
 ) -> int:
-    """Run until the parent ends. ``find(model, talker)`` finds the codec. ``find_recorder(device)``
-    returns the recorder for graphs, or None.
+    """Run until the parent ends. ``find_recorder(device)`` returns the recorder for graphs, or
+    None.
     """
     options = _options(argv)
     torch.set_num_threads(options.threads)
@@ -93,9 +52,8 @@ def main(
             link.progress("load")
             try:
                 device = choose_device(options.device)
-                codec = find(options.model, options.talker)
+                codec = open_codec(options.model, options.talker)
                 decoder = codec.load_decoder(device)
-                can_encode = _can_encode(codec)
             except (CheckpointError, DeviceError) as error:
                 link.send(Fatal(str(error)))
                 return 1
@@ -103,42 +61,17 @@ def main(
             if recorder is not None and isinstance(decoder, LaidOutDecoder):
                 link.progress("capture graphs")
                 decoder = graphed(decoder, limits, recorder, options.lookahead)
-            link.progress("warm up")
-            meet_first_windows(decoder)
-            cost = measure_cost(decoder, grouping_of(decoder), limits)
-            clips = None
-            if can_encode:
-                clips = ClipThread(
-                    link.send, lambda: in_background(codec.load_encoder(device), device)
-                )
-            family = codec.family
-            link.send(
-                Ready(
-                    decoder.spec,
-                    cost,
-                    can_encode,
-                    decoder.fingerprint,
-                    family.name,
-                    family.licence,
-                )
+            serve(
+                link,
+                codec,
+                decoder,
+                lambda: in_background(codec.load_encoder(device), device),
+                limits,
+                FATAL,
             )
-            limits = limits.affordable(cost, decoder.spec)
-            unmet = later_windows(decoder, limits.piece_frames)
-            Worker(link, decoder, cost, limits, clips=clips, unmet=unmet).run()
         except LinkClosed:
             pass
     return 0
-
-
-def _can_encode(codec: FoundCodec) -> bool:
-    """Whether clips can be encoded. Without a known encoder the codec still decodes, but voices
-    cannot be cloned.
-    """
-    try:
-        return codec.can_encode()
-    except CheckpointError as error:
-        log.warning("voices cannot be cloned: %s", error)
-        return False
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -152,125 +85,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lookahead", type=int, help="of most windows, in frames")
     parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
     return parser.parse_args(argv)
-
-
-class Worker:
-    """State of the main loop: the queue and the decoder. ``clips`` encodes clips in another thread.
-    ``unmet``: windows decoded once while there is no work, for warm-up (codec/warmup.py).
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        decoder: CodecDecoder,
-        cost: DecodeCost,
-        limits: BatchLimits,
-        clips: ClipThread | None = None,
-        unmet: Sequence[DecodeWindow] = (),
-    ) -> None:
-        self._link, self._decoder, self._clips = link, decoder, clips
-        self._heap, self._unmet = HeapTrimmer(), deque(unmet)
-        self._queue = DeadlineQueue(decoder.spec, cost, limits, grouping_of(decoder))
-
-    def run(self) -> None:
-        """Serve until the link closes. Raises LinkClosed."""
-        while True:
-            for message in self._link.receive(wait=not (len(self._queue) or self._unmet)):
-                self._take_in(message)
-            if batch := self._queue.take(time.monotonic()):
-                self._decode(batch)
-                self._heap.look()
-            elif self._unmet:
-                self._decoder.decode_windows([self._unmet.popleft()])
-
-    def _take_in(self, message: Inbound) -> None:
-        if isinstance(message, Cancel):
-            self._queue.cancel(message.id)
-            if self._clips is not None:
-                self._clips.cancel(message.id)
-        elif isinstance(message, Encode):
-            if self._clips is not None:
-                self._clips.add(message)
-        elif isinstance(message, Decode):
-            now = time.monotonic()
-            try:
-                window = window_of(message)
-                self._queue.add(
-                    message.id,
-                    window,
-                    message.deadline_s,
-                    now,
-                    alone=message.alone,
-                    begins=message.begins,
-                )
-            except ValueError as error:
-                self._fail(message.id, "bad_window", error)
-            except QueueFull as error:
-                self._fail(message.id, "decode_failed", error)
-
-    def _decode(self, batch: list[Job]) -> None:
-        self._link.send(Decoding([job.id for job in batch]))
-        began = time.monotonic()
-        for job in batch:
-            if job.started_s is None:
-                job.started_s = began
-        try:
-            self._catch_up(batch)
-            rows = self._decoder.decode_windows([job.next_piece for job in batch])
-        except torch.AcceleratorError:
-            raise  # every later call to the device fails too: a new process is needed
-        except Exception as error:
-            self._find_the_bad_one(batch, error)
-            return
-        seconds = (now := time.monotonic()) - began
-        for job, samples in zip(batch, rows, strict=True):
-            job.decode_s += seconds
-            job.batch = max(job.batch, len(batch))
-            if self._queue.finish(job, samples, now):
-                self._answer(job)
-
-    def _catch_up(self, batch: list[Job]) -> None:
-        """Recompute lost states. This takes seconds on a CPU, so meanwhile tell the gateway that
-        this process is alive, and accept new work.
-        """
-        if isinstance(self._decoder, StatefulDecoder):
-            for job in batch:
-                for _ in self._decoder.catch_up(job.next_piece):
-                    for message in self._link.receive(wait=False):
-                        self._take_in(message)
-
-    def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
-        """Handle a failed batch: fail its window if there is only one, else try them one by one."""
-        if len(batch) > 1:
-            for job in batch:
-                self._decode([job])
-            return
-        self._queue.cancel(batch[0].id)
-        reason: FailureReason = "bad_window" if isinstance(error, CodesError) else "decode_failed"
-        if reason == "decode_failed":
-            log.exception("a window could not be decoded", exc_info=error)
-        self._fail(batch[0].id, reason, error)
-
-    def _answer(self, job: Job) -> None:
-        samples = job.samples[0] if len(job.samples) == 1 else np.concatenate(job.samples)
-        started = job.received_s if job.started_s is None else job.started_s
-        self._link.send(
-            Decoded(
-                job.id,
-                _bytes(samples),
-                queue_s=started - job.received_s,
-                decode_s=job.decode_s,
-                batch=job.batch,
-                frames=job.frames,
-            )
-        )
-
-    def _fail(self, id: int, reason: FailureReason, error: Exception) -> None:
-        self._link.send(Failed(id, reason, f"{type(error).__name__}: {error}"))
-
-
-def _bytes(samples: Samples) -> bytes:
-    return samples.astype("<f4", copy=False).tobytes()
 
 
 if __name__ == "__main__":

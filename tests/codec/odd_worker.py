@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from codec.fake import FakeCodec, FakeDecoder
+from codec.fake import FakeCodec, FakeDecoder, run_worker
 from codec.family import ClipError
-from codec.worker import main
 from ipc import child
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -78,11 +77,11 @@ class OddEncoder(FakeDecoder):
         return super().encode(samples)
 
 
-def find(model: str, talker: str | None) -> FakeCodec:
+def find(model: str) -> FakeCodec:
     return FakeCodec(OddDecoder(SPEC), None if model == "deaf" else OddEncoder(SPEC))
 
 
 if __name__ == "__main__":
     if "GATE" in os.environ:
         child.queue.SimpleQueue = NotedInbox
-    sys.exit(main(find=find))
+    sys.exit(run_worker(find))

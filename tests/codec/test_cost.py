@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from codec import warmup as cost_module
+from codec import warmup
 from codec.batching import BatchLimits, EqualShapes
+from codec.buckets import Buckets
 from codec.fake import FakeDecoder
 from codec.warmup import measure_cost
 from streaming.spec import CodecSpec, Samples
@@ -36,7 +37,7 @@ class Timed(FakeDecoder):
 def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[DecodeWindow], float]], Timed]:
     def make(seconds: Callable[[DecodeWindow], float]) -> Timed:
         decoder = Timed(seconds)
-        monkeypatch.setattr(cost_module, "time", SimpleNamespace(monotonic=lambda: decoder.now))
+        monkeypatch.setattr(warmup, "time", SimpleNamespace(monotonic=lambda: decoder.now))
         return decoder
 
     return make
@@ -72,10 +73,8 @@ def test_measure_cost_ignores_single_slow_run(timed: Callable[..., Timed]) -> No
     assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
 
 
-def test_measure_cost_with_graphs_counts_all_frames_of_batch(
-    timed: Callable[..., Timed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cost_module, "GraphDecoder", Timed)
+def test_measure_cost_with_graphs_counts_all_frames_of_batch(timed: Callable[..., Timed]) -> None:
     decoder = timed(lambda window: 0.002 * window.codes.shape[1])
+    decoder.buckets = Buckets.of(BatchLimits(rows=8), decoder.spec)
     cost = measure_cost(decoder, EqualShapes(), BatchLimits(rows=8))
     assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.0), pytest.approx(0.002))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from codec.batching import BatchLimits, DecodeCost
+from codec.decode_loop import DecodeLoop
 from codec.fake import FakeDecoder
 from codec.messages import (
     Cancel,
@@ -19,7 +20,7 @@ from codec.messages import (
     decode_message,
     samples_of,
 )
-from codec.worker import Worker
+from codec.worker import FATAL
 from ipc.child import LinkClosed
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
@@ -72,9 +73,10 @@ def run(
 ) -> ScriptedLink:
     link = ScriptedLink(turns)
     limits = BatchLimits(piece_frames=8, seconds=1e9)
-    worker = Worker(link, decoder or FakeDecoder(SPEC), DecodeCost(0.0, 0.0), limits, unmet=unmet)
+    decoder = decoder or FakeDecoder(SPEC)
+    loop = DecodeLoop(link, decoder, DecodeCost(0.0, 0.0), limits, unmet=unmet)
     with pytest.raises(LinkClosed):
-        worker.run()
+        loop.run()
     return link
 
 
@@ -148,9 +150,9 @@ def test_worker_ends_on_device_error() -> None:
             raise torch.AcceleratorError("an illegal memory access was encountered")
 
     link = ScriptedLink([[message(1), message(2)]])
-    worker = Worker(link, Broken(SPEC), DecodeCost(0.0, 0.0), BatchLimits())
+    loop = DecodeLoop(link, Broken(SPEC), DecodeCost(0.0, 0.0), BatchLimits(), fatal=FATAL)
     with pytest.raises(torch.AcceleratorError):
-        worker.run()
+        loop.run()
     assert link.answers(Failed) == []
 
 

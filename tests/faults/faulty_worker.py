@@ -23,9 +23,8 @@ from typing import Any
 
 import msgspec
 
-from codec.fake import FakeCodec
+from codec.fake import FakeCodec, run_worker
 from codec.messages import Decode, Decoded, Decoding
-from codec.worker import main
 from ipc.child import ChildLink
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
@@ -87,4 +86,4 @@ def meet(fate: Fate) -> None:
 
 if __name__ == "__main__":
     meet(Fate(Path(os.environ["FAULTS"])))
-    sys.exit(main(find=lambda model, talker: FakeCodec(Decoder(SPEC))))
+    sys.exit(run_worker(lambda model: FakeCodec(Decoder(SPEC))))

@@ -1,0 +1,213 @@
+"""The loop of the codec worker: windows come in, are chosen by deadline, decoded and answered.
+
+    receive -> queue -> choose a batch -> decode -> answer, for ever
+
+It keeps no state between windows that it could not recompute from a window, so the gateway can
+start another worker and ask again. Nothing here depends on torch: a decoder does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, Job, QueueFull
+from codec.clips import ClipThread
+from codec.family import CheckpointError, ClipEncoder, CodesError, FoundCodec, StatefulDecoder
+from codec.memory import HeapTrimmer
+from codec.messages import (
+    Cancel,
+    Decode,
+    Decoded,
+    Decoding,
+    Encode,
+    Failed,
+    FailureReason,
+    Ready,
+    window_of,
+)
+from codec.warmup import grouping_of, later_windows, measure_cost, meet_first_windows
+from ipc.child import ChildLink
+from ipc.framing import Stop
+from streaming.ports import CodecDecoder
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
+
+log = logging.getLogger(__name__)
+Inbound = Decode | Encode | Cancel | Stop
+Link = ChildLink[Inbound]
+
+
+def serve(
+    link: Link,
+    codec: FoundCodec,
+    decoder: CodecDecoder,
+    load_encoder: Callable[[], ClipEncoder],
+    limits: BatchLimits,
+    fatal: tuple[type[Exception], ...] = (),
+) -> None:
+    """Warm the decoder up, tell the gateway that it is ready, and decode until the link closes.
+
+    Args:
+        link: to the gateway.
+        codec: the codec that the decoder belongs to.
+        decoder: decodes windows.
+        load_encoder: called in the clips' thread, with the first clip.
+        limits: of a batch, before the decoder's speed is known.
+        fatal: errors after which the decoder cannot be used; they end the process.
+
+    Raises:
+        LinkClosed: the gateway has gone.
+    """
+    link.progress("warm up")
+    meet_first_windows(decoder)
+    cost = measure_cost(decoder, grouping_of(decoder), limits)
+    clips = ClipThread(link.send, load_encoder) if _can_encode(codec) else None
+    link.send(
+        Ready(
+            decoder.spec,
+            cost,
+            clips is not None,
+            decoder.fingerprint,
+            codec.family.name,
+            codec.family.licence,
+        )
+    )
+    limits = limits.affordable(cost, decoder.spec)
+    unmet = later_windows(decoder, limits.piece_frames)
+    DecodeLoop(link, decoder, cost, limits, clips, unmet, fatal).run()
+
+
+def _can_encode(codec: FoundCodec) -> bool:
+    """Whether clips can be encoded. Without a known encoder the codec still decodes, but voices
+    cannot be cloned.
+    """
+    try:
+        return codec.can_encode()
+    except CheckpointError as error:
+        log.warning("voices cannot be cloned: %s", error)
+        return False
+
+
+class DecodeLoop:
+    """The queue and the decoder. ``clips`` encodes clips in another thread. ``unmet``: windows
+    decoded once while there is no work, for warm-up (codec/warmup.py). ``fatal``: see ``serve``.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        decoder: CodecDecoder,
+        cost: DecodeCost,
+        limits: BatchLimits,
+        clips: ClipThread | None = None,
+        unmet: Sequence[DecodeWindow] = (),
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._link, self._decoder, self._clips, self._fatal = link, decoder, clips, fatal
+        self._heap, self._unmet = HeapTrimmer(), deque(unmet)
+        self._queue = DeadlineQueue(decoder.spec, cost, limits, grouping_of(decoder))
+
+    def run(self) -> None:
+        """Serve until the link closes. Raises LinkClosed."""
+        while True:
+            for message in self._link.receive(wait=not (len(self._queue) or self._unmet)):
+                self._take_in(message)
+            if batch := self._queue.take(time.monotonic()):
+                self._decode(batch)
+                self._heap.look()
+            elif self._unmet:
+                self._decoder.decode_windows([self._unmet.popleft()])
+
+    def _take_in(self, message: Inbound) -> None:
+        if isinstance(message, Cancel):
+            self._queue.cancel(message.id)
+            if self._clips is not None:
+                self._clips.cancel(message.id)
+        elif isinstance(message, Encode):
+            if self._clips is not None:
+                self._clips.add(message)
+        elif isinstance(message, Decode):
+            now = time.monotonic()
+            try:
+                window = window_of(message)
+                self._queue.add(
+                    message.id,
+                    window,
+                    message.deadline_s,
+                    now,
+                    alone=message.alone,
+                    begins=message.begins,
+                )
+            except ValueError as error:
+                self._fail(message.id, "bad_window", error)
+            except QueueFull as error:
+                self._fail(message.id, "decode_failed", error)
+
+    def _decode(self, batch: list[Job]) -> None:
+        self._link.send(Decoding([job.id for job in batch]))
+        began = time.monotonic()
+        for job in batch:
+            if job.started_s is None:
+                job.started_s = began
+        try:
+            self._catch_up(batch)
+            rows = self._decoder.decode_windows([job.next_piece for job in batch])
+        except self._fatal:
+            raise
+        except Exception as error:
+            self._find_the_bad_one(batch, error)
+            return
+        seconds = (now := time.monotonic()) - began
+        for job, samples in zip(batch, rows, strict=True):
+            job.decode_s += seconds
+            job.batch = max(job.batch, len(batch))
+            if self._queue.finish(job, samples, now):
+                self._answer(job)
+
+    def _catch_up(self, batch: list[Job]) -> None:
+        """Recompute lost states. This takes seconds on a CPU, so meanwhile tell the gateway that
+        this process is alive, and accept new work.
+        """
+        if isinstance(self._decoder, StatefulDecoder):
+            for job in batch:
+                for _ in self._decoder.catch_up(job.next_piece):
+                    for message in self._link.receive(wait=False):
+                        self._take_in(message)
+
+    def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
+        """Handle a failed batch: fail its window if there is only one, else try them one by one."""
+        if len(batch) > 1:
+            for job in batch:
+                self._decode([job])
+            return
+        self._queue.cancel(batch[0].id)
+        reason: FailureReason = "bad_window" if isinstance(error, CodesError) else "decode_failed"
+        if reason == "decode_failed":
+            log.exception("a window could not be decoded", exc_info=error)
+        self._fail(batch[0].id, reason, error)
+
+    def _answer(self, job: Job) -> None:
+        samples = job.samples[0] if len(job.samples) == 1 else np.concatenate(job.samples)
+        started = job.received_s if job.started_s is None else job.started_s
+        self._link.send(
+            Decoded(
+                job.id,
+                _bytes(samples),
+                queue_s=started - job.received_s,
+                decode_s=job.decode_s,
+                batch=job.batch,
+                frames=job.frames,
+            )
+        )
+
+    def _fail(self, id: int, reason: FailureReason, error: Exception) -> None:
+        self._link.send(Failed(id, reason, f"{type(error).__name__}: {error}"))
+
+
+def _bytes(samples: Samples) -> bytes:
+    return samples.astype("<f4", copy=False).tobytes()
