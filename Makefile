@@ -33,10 +33,13 @@ install: ## make the environment, without starting anything
 run: install ## start the service on 127.0.0.1:8000 with the embedded voice
 	@exec $(BIN)/talkwire serve $(ARGS)
 
-# Three files at a time, since tests also wait; make test ARGS="-n 0 --pdb" for one by one
+# Tests start hundreds of processes, which would compile the project anew if this were set.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
+
+# Four files at a time, since tests also wait; make test ARGS="-n 0 --pdb" for one by one
 test: ## run the tests
 	@$(INSTALL) dev
-	@$(BIN)/python -m pytest -p no:cacheprovider -n 3 --dist loadfile -m "not long and not nightly" $(ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider -n 4 --dist loadfile -m "not long and not nightly" $(ARGS)
 
 test-long: ## the tests that "make test" leaves out to stay short
 	@$(INSTALL) dev

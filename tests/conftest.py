@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline for an example, since machines are shared. Each run uses the same examples, so that
@@ -19,3 +21,22 @@ _CLIENT = Path(__file__).resolve().parents[1] / "clients" / "python" / "src"
 os.environ["PYTHONPATH"] = os.pathsep.join(
     part for part in (os.environ.get("PYTHONPATH"), str(_CLIENT)) if part
 )
+
+#: Folders whose files run in one process each: it loads vLLM or starts the service once. Tests of
+#: faults mostly wait, and should begin early: large groups do.
+_TOGETHER = ("tests/talker/", "tests/e2e/", "tests/faults/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute by file (``--dist loadfile``), but keep the files of some folders together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            together = (folder for folder in _TOGETHER if nodeid.startswith(folder))
+            return next(together, super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
