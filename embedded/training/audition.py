@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", default="voice-work", help="training's folder")
     parser.add_argument("--voices", default="kokoro-voices", help="kokoro-js' folder of styles")
-    parser.add_argument("--hidden", default="256", help="as the decoder was trained with")
+    parser.add_argument("--hidden", default="384", help="as the decoder was trained with")
     parser.add_argument("--speech-parts", default="120", help="likewise")
     parser.add_argument("--sharpened", action="store_true", help="after stage sharpen")
     parser.add_argument("--count", type=int, default=20, help="sentences by each voice")

@@ -16,8 +16,8 @@ from torch import nn
 
 _SMOOTHING = 0.97
 _FLOOR = 0.02
-#: Share of the steps in which the learning rate falls.
-_FALL = 0.25
+#: Usual share of the steps in which the learning rate falls.
+FALL = 0.25
 #: A loss that exceeds its mean by this factor is not just a bad batch: the run has diverged.
 _DIVERGED = 20.0
 #: Losses below this are practically zero, and jump by more than that factor.
@@ -29,7 +29,7 @@ class Progress:
 
     The state is saved in ``folder`` every ``every`` steps: weights, the optimisers' moments, and
     the ``more`` given to :meth:`keep`, as safetensors. The learning rate rises, stays, and falls to
-    2 % in the last quarter of the steps. The state at the beginning of the fall is saved separately
+    2 % in the last steps. The state at the beginning of the fall is saved separately
     (``NAME.steady``), so that a run extended later resumes from there, as if it had been planned so
     from the start. If a run is shortened so that the fall should have begun already, it begins at
     once.
@@ -41,15 +41,17 @@ class Progress:
         every: steps between two tests; the state is saved after each.
         report: steps between two reports of the time left.
         rate: factor of all learning rates.
+        fall: share of the steps in which the rate falls. A resumed run needs the same.
     """
 
     def __init__(
         self, name: str, folder: Path, steps: int, every: int = 300, report: int = 50,
-        rate: float = 1.0,
+        rate: float = 1.0, fall: float = FALL,
     ) -> None:  # fmt: skip
         self._name, self._file = name, folder / f"{name}.state.safetensors"
         self._steady = folder / f"{name}.steady.safetensors"
         self._steps, self._every, self._report, self._rate = steps, every, report, rate
+        self._fall = fall
         self._means: dict[str, float] = {}
         self._kept: dict[str, torch.Tensor] = {}
         self.step = 0
@@ -66,12 +68,16 @@ class Progress:
 
     def _longer(self) -> bool:
         planned, step = int(self._kept["planned"]), int(self._kept["step"])
-        return self._steps > planned and step > _fall_of(planned)
+        return self._steps > planned and step > self._fall_of(planned)
 
     def _shorter(self) -> bool:
         """Whether the rate falls from now on, although it would not have by the earlier plan."""
         planned = int(self._kept["planned"])
-        return _fall_of(self._steps) < self.step < _fall_of(planned)
+        return self._fall_of(self._steps) < self.step < self._fall_of(planned)
+
+    def _fall_of(self, steps: int) -> int:
+        """The step from which the rate of a run of ``steps`` falls."""
+        return round(steps * (1 - self._fall))
 
     def __iter__(self) -> Iterator[int]:
         while self.step < self._steps:
@@ -82,13 +88,13 @@ class Progress:
 
     def slope(self, warm: int) -> float:
         """Return the learning rate's factor: ``warm`` steps up, constant, and finally down."""
-        fall = (self._steps - self.step) / max(1, self._steps - _fall_of(self._steps))
+        fall = (self._steps - self.step) / max(1, self._steps - self._fall_of(self._steps))
         return self._rate * min(1.0, (self.step + 1) / warm) * min(1.0, max(_FLOOR, fall))
 
     @property
     def falling(self) -> bool:
         """Whether the rate has begun to fall."""
-        return self.step >= _fall_of(self._steps)
+        return self.step >= self._fall_of(self._steps)
 
     def note(self, **values: float) -> None:
         """Record losses for the report.
@@ -109,7 +115,7 @@ class Progress:
     def due(self) -> bool:
         """Whether to test and save at this step."""
         done = self.step + 1
-        return done % self._every == 0 or done in (self._steps, _fall_of(self._steps))
+        return done % self._every == 0 or done in (self._steps, self._fall_of(self._steps))
 
     def say(self, text: str) -> None:
         """Print a line of progress."""
@@ -131,7 +137,7 @@ class Progress:
         tensors["step"] = torch.tensor(self.step + 1)
         tensors["planned"] = torch.tensor(self._steps)
         files = [self._file]
-        if self.step + 1 == _fall_of(self._steps):
+        if self.step + 1 == self._fall_of(self._steps):
             files.append(self._steady)
         for file in files:
             fresh = file.with_suffix(".partial")
@@ -171,11 +177,6 @@ def restore_weights(name: str, folder: Path, module: nn.Module) -> int:
     kept = load_file(file)
     module.load_state_dict(_below("model.", kept))
     return int(kept["step"])
-
-
-def _fall_of(steps: int) -> int:
-    """The step from which the rate falls."""
-    return round(steps * (1 - _FALL))
 
 
 def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

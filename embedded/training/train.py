@@ -50,7 +50,7 @@ from embedded.training import (
 )
 from embedded.training.phonemes import read
 from embedded.training.pitch import RATE, Ints
-from embedded.training.progress import Progress, restore_weights
+from embedded.training.progress import FALL, Progress, restore_weights
 from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
 from embedded.training.scripts import Utterance, sounded
 from embedded.training.spectra import spectra
@@ -113,6 +113,7 @@ class Plan:
     encoder_from: Path | None = None
     talker_from: Path | None = None
     rate: float = 1.0
+    fall: float = FALL
     ears: Path = PYTHON
     seed: int = _SEED
     threads: int = 1
@@ -203,9 +204,14 @@ def new_codec(plan: Plan) -> Any:
 
 def decoder(plan: Plan) -> None:
     """Train the codec's decoder."""
-    progress = Progress("decoder", plan.work, plan.decoder_steps, rate=plan.rate)
+    progress = _progress(plan, "decoder", plan.decoder_steps)
     pool = decoder_training.examples(spoken(plan), quantiser(plan))
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
+
+
+def _progress(plan: Plan, name: str, steps: int, share: float = 1.0) -> Progress:
+    """Return a run of ``steps`` at ``share`` of the plan's learning rate."""
+    return Progress(name, plan.work, steps, rate=share * plan.rate, fall=plan.fall)
 
 
 def _smooth_decoder(plan: Plan) -> Any:
@@ -234,8 +240,7 @@ def sharpened(plan: Plan) -> None:
     if not plan.sharpen_steps:
         return
     model = _smooth_decoder(plan)
-    rate = sharpen.RATE_SHARE * plan.rate
-    progress = Progress("sharpen", plan.work, plan.sharpen_steps, rate=rate)
+    progress = _progress(plan, "sharpen", plan.sharpen_steps, sharpen.RATE_SHARE)
     table = quantiser(plan)
     clearer = postfilter.load(plan.work) if plan.postfilter_steps else None
     pool = sharpen.examples(model, spoken(plan), table, clearer)
@@ -266,7 +271,7 @@ def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
 
 def encoder(plan: Plan) -> None:
     """Train the codec's encoder."""
-    progress = Progress("encoder", plan.work, plan.encoder_steps, rate=plan.rate)
+    progress = _progress(plan, "encoder", plan.encoder_steps)
     pool = encoder_training.recordings(spoken(plan), seed=3)
     encoder_training.train_encoder(
         new_codec(plan), pool, quantiser(plan), progress, compiled=plan.compiled
@@ -335,7 +340,7 @@ def _new_talker(plan: Plan) -> TalkerNet:
 
 def talker(plan: Plan) -> None:
     """Train the talker."""
-    progress = Progress("talker", plan.work, plan.talker_steps, rate=plan.rate)
+    progress = _progress(plan, "talker", plan.talker_steps)
     talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
@@ -377,7 +382,7 @@ def rehearse(plan: Plan) -> None:
 
         rehearsal.Rehearsal(
             net, began, _rehearsed(plan, table), sentences(plan)[_SPOKEN:], listen, plan.seed
-        ).learn(Progress("rehearse", plan.work, plan.rehearsals, 1, 1, plan.rate))
+        ).learn(Progress("rehearse", plan.work, plan.rehearsals, 1, 1, plan.rate, plan.fall))
 
 
 def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
@@ -486,6 +491,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         help="of the usual learning rates; .3 after --from, .4 after --decoder-from",
     )
+    add("--fall", type=float, default=FALL, help="share of the steps in which the rate falls")
     add("--seed", type=int, default=_SEED, help="of sentences and speakers; after --from: another")
     add("--workers", type=int, default=2, help="processes that make data")
     add("--threads", type=int, default=1, help="of the CPU")

@@ -275,6 +275,12 @@ def test_extended_run_resumes_before_rate_fell(tmp_path: Path) -> None:
     assert len(rates) == 8 + 10
 
 
+def test_rate_falls_in_given_share_of_steps(tmp_path: Path) -> None:
+    progress = Progress("line", tmp_path, 10, fall=0.4)
+    rates = [progress.slope(1) for _ in progress]
+    assert rates == pytest.approx([1.0] * 7 + [0.75, 0.5, 0.25])
+
+
 def test_shortened_run_can_be_extended_again(tmp_path: Path) -> None:
     """The state at which the rate began to fall is kept. Reading it changes nothing."""
     module = torch.nn.Linear(2, 2)
