@@ -132,11 +132,11 @@ class ChildProcess(Generic[M]):
             raise ChildFailed(f"it cannot be launched: {error}") from error
         try:
             self._last_heard = time.monotonic()
-            with ours.dup() as rest:
-                loop = asyncio.get_running_loop()
-                receiver = _Receiver(self._program.inbound, self._receive, rest)
-                self._writer, _ = await loop.create_unix_connection(lambda: receiver, sock=ours)
-                await self._until_ended(receiver.ended, process)
+            receiver = _Receiver(self._program.inbound, self._receive, ours)
+            self._writer, _ = await asyncio.get_running_loop().create_unix_connection(
+                lambda: receiver, sock=ours
+            )
+            await self._until_ended(receiver.ended, process)
         finally:
             if self._writer is None:
                 ours.close()
@@ -260,15 +260,15 @@ class _Receiver(asyncio.Protocol):
     """Receives a child's messages to the last one.
 
     When a write to a child that has ended fails, the transport closes without reading what the
-    child sent before. ``rest`` is a duplicate of its socket, from which that is read. ``ended`` is
-    done at the end, or has the exception that ``receive`` raised.
+    child sent before, so that is read from the ``link`` itself. ``ended`` is done at the end, or
+    has the exception that ``receive`` raised.
     """
 
     def __init__(
-        self, inbound: Any, receive: Callable[[list[Any]], None], rest: socket.socket
+        self, inbound: Any, receive: Callable[[list[Any]], None], link: socket.socket
     ) -> None:
         self._messages: MessageReader[Any] = MessageReader(inbound)
-        self._receive, self._rest = receive, rest
+        self._receive, self._link = receive, link
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -281,10 +281,12 @@ class _Receiver(asyncio.Protocol):
             self.ended.set_exception(error)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Process the remaining messages."""
+        """Process the remaining messages. The transport closes the link only after this call."""
         with contextlib.suppress(OSError):
-            self._rest.setblocking(False)
-            while data := self._rest.recv(_READ_BYTES):
+            while not self.ended.done():
+                data = self._link.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                if not data:
+                    break
                 self.data_received(data)
         if not self.ended.done():
             self.ended.set_result(None)
