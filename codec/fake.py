@@ -135,9 +135,9 @@ class FakeCodec:
         return self.encoder
 
 
-def run_worker(find: Callable[[str], FakeCodec]) -> int:
-    """Be a codec worker's process, with the fake codec that ``find`` returns for the model. It is
-    ready sooner than a real one, since it does not need torch.
+def run_worker(find: Callable[[str], FakeCodec]) -> None:
+    """Run as a codec worker's process, with the fake codec that ``find`` returns for the model. It
+    is ready sooner than a real one, since it does not need torch.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
@@ -146,7 +146,6 @@ def run_worker(find: Callable[[str], FakeCodec]) -> int:
     codec = find(options.model)
     with ChildLink[Inbound](options.socket, ToWorker) as link, contextlib.suppress(LinkClosed):
         serve(link, codec, codec.load_decoder(), codec.load_encoder, BatchLimits())
-    return 0
 
 
 class FakeCodecEngine:

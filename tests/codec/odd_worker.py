@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,4 +83,4 @@ def find(model: str) -> FakeCodec:
 if __name__ == "__main__":
     if "GATE" in os.environ:
         child.queue.SimpleQueue = NotedInbox
-    sys.exit(run_worker(find))
+    run_worker(find)
