@@ -33,7 +33,7 @@ install: ## make the environment, without starting anything
 run: install ## start the service on 127.0.0.1:8000 with the embedded voice
 	@exec $(BIN)/talkwire serve $(ARGS)
 
-# Tests start hundreds of processes, which would compile the project anew if this were set.
+# Tests start many processes, and each would compile the project anew if this were set.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 # Four files at a time, since tests also wait; make test ARGS="-n 0 --pdb" for one by one
