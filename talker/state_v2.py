@@ -134,7 +134,8 @@ class TalkerSampler:
         argument in every version.
         """
         self._params[index], self._batch = args[-1], None
-        self._lost[index] = False
+        # a view and a kernel: assigning to an element would copy from the host and wait
+        self._lost[index].zero_()
 
     def apply_staged_writes(self) -> None:
         """Do nothing: parameters go to the device with the first step of a batch."""
