@@ -18,6 +18,8 @@ from loadtest.run import LoadTestError
 
 _START_S = 300.0
 _STOP_S = 15.0
+#: Bytes of a server's log that are searched and shown; on a GPU vLLM writes hundreds of lines.
+_MOST_LOG = 1 << 20
 _PATH = "/v1/tts/stream"
 #: The fake decoder's matrix products are small; a pool of threads would only waste time on them.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -82,12 +84,12 @@ async def started(command: Command) -> AsyncIterator[Server]:
 async def _ready_port(process: asyncio.subprocess.Process, log: int) -> int:
     deadline = time.monotonic() + _START_S
     while process.returncode is None and time.monotonic() < deadline:
-        if found := re.search(rb"http://127\.0\.0\.1:(\d+)", os.pread(log, 4096, 0)):
+        if found := re.search(rb"http://127\.0\.0\.1:(\d+)", os.pread(log, _MOST_LOG, 0)):
             port = int(found[1])
             if await asyncio.to_thread(_is_ready, port):
                 return port
         await asyncio.sleep(0.05)
-    raise LoadTestError("the server did not start:\n" + os.pread(log, 1 << 16, 0).decode())
+    raise LoadTestError("the server did not start:\n" + os.pread(log, _MOST_LOG, 0).decode())
 
 
 def _is_ready(port: int) -> bool:
