@@ -90,6 +90,8 @@ def set_environment(settings: TalkerSettings) -> None:
         # On a CPU vLLM starts with a dozen warnings, all about deliberate choices. On a GPU it logs
         # its choice of runner, attention backend and graphs.
         "VLLM_LOGGING_LEVEL": "INFO" if _is_gpu_build() else "ERROR",
+        # our sampler replaces vLLM's, which would load FlashInfer for its own
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(settings.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -116,9 +118,16 @@ def _is_gpu_build() -> bool:
 
 
 def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
-    """Resolve "auto" by the device that vLLM found, and tell vLLM which runner to use."""
+    """Resolve "auto" by the device that vLLM found, and tell vLLM which runner to use. Raises
+    ValueError if it found none, or cannot run the checkpoint with these settings on it.
+    """
     from vllm.platforms import current_platform
 
+    if not current_platform.device_type:
+        raise ValueError(
+            "vLLM found no device: this build of it needs a GPU with NVIDIA's driver "
+            "(nvidia-smi lists them); without one install requirements/cpu.txt"
+        )
     on_gpu = not current_platform.is_cpu()
     check_executor(settings, current_platform.ray_device_key, find_spec("ray") is not None)
     stored = checkpoint.quantisation

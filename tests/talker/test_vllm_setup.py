@@ -21,6 +21,7 @@ from talker.vllm_setup import (
     engine_arguments,
     executor,
     kv_positions,
+    make_plan,
     position_bytes,
     set_environment,
 )
@@ -208,6 +209,16 @@ def test_vllm_log_level_is_info_on_gpu_build(
 def test_settings_invalid_value_is_named_in_error(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value}"):
         TalkerSettings(**{name: value})
+
+
+def test_make_plan_refuses_vllm_without_device(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import platforms
+
+    monkeypatch.setattr(platforms, "_current_platform", platforms.interface.UnspecifiedPlatform())
+    with pytest.raises(ValueError, match=r"found no device.*driver.*cpu\.txt"):
+        make_plan(TalkerSettings(), open_checkpoint(str(tiny_checkpoint)))
 
 
 _PROFILE = """
