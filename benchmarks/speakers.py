@@ -27,11 +27,11 @@ TEXTS = (
 )
 
 
-async def listen(client: Client, text: str, seed: int) -> StreamReport:
+async def listen(client: Client, text: str, seed: int, max_frames: int | None) -> StreamReport:
     """Play one utterance as a listener does, with at most ten seconds of lead."""
     arrivals, silence = [], LeadingSilence()
     began = time.monotonic()
-    async with client.speak(text, seed=seed) as speech:
+    async with client.speak(text, seed=seed, max_frames=max_frames) as speech:
         async for chunk in speech:
             arrivals.append(Arrival(chunk.arrived_s, chunk.samples))
             silence.push(chunk.data)
@@ -43,14 +43,18 @@ async def listen(client: Client, text: str, seed: int) -> StreamReport:
     )
 
 
-async def speakers(url: str, count: int, rounds: int) -> list[StreamReport]:
+async def speakers(
+    url: str, count: int, rounds: int, max_frames: int | None = None
+) -> list[StreamReport]:
     """Run ``count`` clients, each with its own socket, each speaking ``rounds`` times."""
 
     async def one(number: int) -> list[StreamReport]:
         async with Client(url) as client:
             await asyncio.sleep(0.1 * number)  # agents do not all begin at the same instant
             return [
-                await listen(client, TEXTS[(number + turn) % len(TEXTS)], 100 * number + turn)
+                await listen(
+                    client, TEXTS[(number + turn) % len(TEXTS)], 100 * number + turn, max_frames
+                )
                 for turn in range(rounds)
             ]
 

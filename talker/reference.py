@@ -41,17 +41,22 @@ class Chance:
 class Spoken:
     """A spoken utterance.
 
-    ``margin`` is the smallest difference between the best and the second-best score of any choice.
-    If it is near the rounding error, a comparison with another implementation means nothing. Exact
-    ties are not counted, since all codes of an inert codebook have the same score and the first one
-    is taken. ``looks`` ``[n, H, prompt]`` are the attention weights of the requested heads over the
-    prompt's ids.
+    ``margins`` are the smallest differences in each step between the best and the second-best score
+    of a choice. From a row on whose margin is near the rounding error, a comparison with another
+    implementation means nothing. Exact ties are not counted, since all codes of an inert codebook
+    have the same score and the first one is taken. ``looks`` ``[n, H, prompt]`` are the attention
+    weights of the requested heads over the prompt's ids.
     """
 
     rows: Codes
     finish: str
-    margin: float
+    margins: npt.NDArray[np.float64]
     looks: npt.NDArray[np.float32]
+
+    @property
+    def margin(self) -> float:
+        """The smallest margin of any row."""
+        return float(self.margins.min())
 
 
 class ReferenceTalker:
@@ -87,7 +92,8 @@ class ReferenceTalker:
         cache: Cache = []
         rows: list[Codes] = []
         looks: list[npt.NDArray[np.float32]] = []
-        position, over, margin = 0, 0, float("inf")
+        margins: list[float] = []
+        position, over = 0, 0
         while len(rows) < max_rows:
             self._watched = dict.fromkeys(heads, Tensor())
             hidden = self._body(inputs, cache, position)[-1]
@@ -96,12 +102,12 @@ class ReferenceTalker:
             row, over, won_by = self._next_row(
                 self._logits(hidden), rows, over, position - 1, chance
             )
-            margin = min(margin, won_by)
+            margins.append(won_by)
             rows.append(row)
             if over == self._books:
-                return Spoken(np.stack(rows), "stop", margin, np.stack(looks))
+                return _spoken(rows, "stop", margins, looks)
             inputs = self._row_input(row)
-        return Spoken(np.stack(rows), "length", margin, np.stack(looks))
+        return _spoken(rows, "length", margins, looks)
 
     @torch.inference_mode()
     def logits(self, ids: tuple[int, ...], rows: Codes) -> Tensor:
@@ -217,6 +223,12 @@ class ReferenceTalker:
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._text.get("rms_norm_eps", 1e-6))
         return x * scale * weight
+
+
+def _spoken(
+    rows: list[Codes], finish: str, margins: list[float], looks: list[npt.NDArray[np.float32]]
+) -> Spoken:
+    return Spoken(np.stack(rows), finish, np.array(margins), np.stack(looks))
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:

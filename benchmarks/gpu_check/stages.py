@@ -51,7 +51,7 @@ def device(context: Context) -> None:
     context.check(importlib.util.find_spec("triton") is not None, "Triton is not installed")
     import vllm._custom_ops  # noqa: F401  (loads vLLM's compiled operators)
 
-    context.check(hasattr(torch.ops, "_C"), "vLLM's compiled operators did not load")
+    context.check(hasattr(torch.ops._C, "rms_norm"), "vLLM's compiled operators did not load")
     if context.bandwidth is None:
         name = torch.cuda.get_device_name()
         context.notes.append(f"the bandwidth of {name} is not listed: nothing to compare with")
@@ -147,15 +147,25 @@ _CODEC_MS = {("graphs", "float32"): 6.0, ("graphs", "TF32"): 2.5}
 
 
 def conformance(context: Context) -> None:
-    """Compare the engine's codes with the reference talker's, in float32: all must be equal."""
+    """Compare the engine's codes with the reference talker's, in float32: they must be equal but
+    for near ties. On a GPU a step must not wait for the device.
+    """
     from benchmarks.gpu_check.talker_stages import compare_with_reference
 
+    os.environ["VLLM_GPU_SYNC_CHECK"] = "warn"
     folder = context.checkpoint("conformance")
     for kernels in ("off",) if context.small else ("off", "on"):
-        equal, compared = asyncio.run(compare_with_reference(folder, kernels))
+        found = asyncio.run(compare_with_reference(folder, kernels, context.device))
         way = "Triton kernels" if kernels == "on" else "PyTorch's form"
-        context.add(f"streams equal, {way}", "", equal)
-        context.check(equal == compared, f"{compared - equal} of {compared} streams differ ({way})")
+        context.add(f"streams that agree, {way}", "", found.agreeing)
+        context.add(f"rows equal, {way}", "", found.rows)
+        context.notes += [f"{way}: a stream {what}" for what in found.differences]
+        context.check(
+            found.agreeing == found.streams,
+            f"{found.streams - found.agreeing} of {found.streams} streams differ ({way})",
+        )
+    waits = context.said("called a synchronizing")
+    context.check(not waits, "a step waits for the device: the log says where")
 
 
 def weights(context: Context) -> None:
@@ -189,10 +199,6 @@ def talker(variant: str, **settings: object) -> Callable[[Context], None]:
             context.check(
                 context.said("Capturing") or context.said("Graph capturing"),
                 "vLLM's log names no captured graphs",
-            )
-            context.check(
-                not context.said("synchroniz", "called a synchronizing"),
-                "a step waits for the device: the log says where",
             )
         if any(context.said("attention backend", name) for name in _BACKENDS):
             used = next(name for name in _BACKENDS if context.said("attention backend", name))
@@ -233,6 +239,9 @@ def profile(context: Context) -> None:
 #: Launches by vLLM itself between two graphs: inputs, positions, slots, the head, copies.
 _VLLM_OWN = 25
 
+#: Frames of a sentence of random weights, so that a text of two is not paced by its listener.
+_MOST_FRAMES = 120
+
 
 def service(context: Context) -> None:
     """Run the whole service with the codec beside the talker, and kill a codec worker."""
@@ -243,13 +252,15 @@ def service(context: Context) -> None:
     if not context.small:
         os.environ["TALKWIRE_MODEL"] = str(context.checkpoint())
     counts, rounds = ((1,), 1) if context.small else ((1, 16, 32), 3)
+    # random weights would speak for a minute
+    most = None if context.small else _MOST_FRAMES
 
     async def speak() -> None:
         async with served() as (url, ready_s):
             context.add("ready", "s", ready_s)
-            await speakers(url, 1, 1)
+            await speakers(url, 1, 1, most)
             for count in counts:
-                row = summary(await speakers(url, count, rounds))
+                row = summary(await speakers(url, count, rounds, most))
                 known = Range(None, 40) if not context.small and count == 1 else None
                 context.add(f"TTFA p50 at {count}", "ms", row["ttfa_p50_ms"], known)
                 context.add(f"RTF at {count}", "", row["rtf_p50"])
@@ -257,7 +268,7 @@ def service(context: Context) -> None:
                 # a CPU may be shared with other work
                 gap_free = context.small or row["gap_free"] >= 0.99
                 context.check(gap_free, f"gaps in speech at {count} streams")
-            talking = asyncio.ensure_future(speakers(url, counts[0], 1))
+            talking = asyncio.ensure_future(speakers(url, counts[0], 1, most))
             await asyncio.sleep(0.3)
             workers = [
                 child

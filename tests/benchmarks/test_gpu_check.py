@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
@@ -13,8 +14,10 @@ from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.arithmetic import FULL, SMALL, Range
 from benchmarks.gpu_check.dummy_model import make
 from benchmarks.gpu_check.report import Report, figure
+from benchmarks.gpu_check.talker_stages import Conformance
 from codec.families import open_codec
 from talker.checkpoint import open_checkpoint
+from talker.reference import Spoken
 
 ODD = ["--small", "--module", "tests.benchmarks.odd_stages"]
 
@@ -76,6 +79,28 @@ def test_dummy_model_is_loadable_and_made_once(tmp_path: Path) -> None:
     (folder / "complete").unlink()  # as if it had been interrupted
     make(folder, SMALL, "cpu", full_codec=False)
     assert (folder / "config.json").stat().st_mtime_ns != before
+
+
+@pytest.mark.parametrize(("row", "agrees", "rows"), [(None, True, 4), (1, False, 1), (2, True, 2)])
+def test_stream_agrees_up_to_near_tie(row: int | None, agrees: bool, rows: int) -> None:
+    said = np.arange(12, dtype=np.int16).reshape(4, 3)
+    wanted = Spoken(said, "length", np.array([0.5, 0.5, 1e-6, 0.5]), np.zeros(0, np.float32))
+    heard = said.copy()
+    if row is not None:
+        heard[row:, 1] += 7
+    found = Conformance()
+    found.add(wanted, heard, near_tie=2e-5)
+    assert (found.streams, found.agreeing, found.rows) == (1, agrees, rows)
+    assert len(found.differences) == (row is not None)
+
+
+@pytest.mark.parametrize("heard", [3, 5])
+def test_stream_of_another_length_does_not_agree(heard: int) -> None:
+    said = np.zeros((4, 3), np.int16)
+    wanted = Spoken(said, "stop", np.full(4, 0.5), np.zeros(0, np.float32))
+    found = Conformance()
+    found.add(wanted, np.zeros((heard, 3), np.int16), near_tie=2e-5)
+    assert found.agreeing == 0
 
 
 def test_runner_reports_every_stage_despite_failures(

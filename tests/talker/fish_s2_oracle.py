@@ -53,23 +53,24 @@ class FishS2Reference:
                 inputs[at + offset] = self._embed(row)
         cache: Cache = []
         frames: list[Codes] = []
-        position, margin, finish = 0, float("inf"), "length"
+        margins: list[float] = []
+        position, finish = 0, "length"
         while len(frames) < max_rows:
             hidden = self._body(inputs, "text_model.model.", self._slow, cache, position)[-1]
             position += len(inputs)
             recent = [int(frame[0]) for frame in frames[-_WINDOW:]]
             scores = (self._words[self._tied] @ hidden).numpy()
             code, won_by = self._semantic(scores, recent, position - 1, chance)
-            margin = min(margin, won_by)
+            margins.append(won_by)
             if code == self._size:
                 finish = "stop"
                 break
             frame, won_by = self._residual(hidden, code, position - 1, chance)
-            margin = min(margin, won_by)
+            margins[-1] = min(margins[-1], won_by)
             frames.append(frame)
             inputs = self._embed(frame)[None]
         rows = np.array(frames, np.int16).reshape(-1, self._books)
-        return Spoken(rows, finish, margin, np.zeros(0, np.float32))
+        return Spoken(rows, finish, np.array(margins), np.zeros(0, np.float32))
 
     def _embed(self, row: Codes) -> Tensor:
         """A frame's input: its token and its codes, scaled."""
