@@ -1,8 +1,8 @@
 """The minimum and the expected cost of a step.
 
 A step of the talker reads every weight and the KV cache of its streams once; the rest are small
-kernels and launches. The constants come from the code and from published measurements of the GPUs.
-They were not measured with this code: if a GPU disagrees with them, correct them.
+kernels and launches. The milliseconds were measured on an H200 (``results/gpu_h200.json``), the
+bandwidths of the others come from published measurements: if a GPU disagrees, correct them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 FRAME_S = 0.04
 #: Bytes per second of large reads, by the driver's name of the GPU.
 _BANDWIDTHS = {"H100": 3.0e12, "H200": 4.3e12, "A100": 1.7e12, "L40S": 0.75e12, "L4": 0.26e12}
-#: Milliseconds of a step beside its reads: small kernels inside the graph, and outside of it the
-#: sampler and the embeddings as Triton kernels or in PyTorch.
-GRAPH_MS, KERNELS_MS, TORCH_FORM_MS = 0.45, 0.05, 0.27
-#: The codec's share of the same GPU's time at sixteen streams, in float32.
-CODEC_SHARE = 0.10
+#: Milliseconds of a step beside its reads at full bandwidth: inside the graph (0.64 of them because
+#: products with a vector reach 72 % of the bandwidth, the rest in small kernels), and outside of it
+#: the sampler and the embeddings as Triton kernels or in PyTorch.
+GRAPH_MS, KERNELS_MS, TORCH_FORM_MS = 1.5, 0.08, 1.05
+#: The codec's share of the same GPU's time at sixteen streams, in float32 and chunks of 25 frames.
+CODEC_SHARE = 0.02
 #: Positions of a request in the computed step.
 _POSITIONS = 300
 

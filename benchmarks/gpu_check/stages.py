@@ -142,8 +142,8 @@ def codec(context: Context) -> None:
         context.check(snr > 80, f"the GPU decodes other samples than the CPU: {snr:.0f} dB")
 
 
-#: Milliseconds of eight windows of 25 frames on an H100.
-_CODEC_MS = {("graphs", "float32"): 6.0, ("graphs", "TF32"): 2.5}
+#: Milliseconds of eight windows of 25 frames on an H200.
+_CODEC_MS = {("graphs", "float32"): 10.0, ("graphs", "TF32"): 3.6}
 
 
 def conformance(context: Context) -> None:

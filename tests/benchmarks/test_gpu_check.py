@@ -30,7 +30,7 @@ def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[s
 
 @pytest.mark.parametrize(
     ("gpu", "streams", "kernels", "expected"),
-    [("H100", 1, True, 2.9), ("H100", 1, False, 3.15), ("H200", 1, True, 2.2)],
+    [("H100", 1, True, 4.03), ("H100", 1, False, 5.0), ("H200", 1, True, 3.3)],
 )
 def test_step_time_of_4b_talker_has_expected_value(
     gpu: str, streams: int, kernels: bool, expected: float
