@@ -154,9 +154,9 @@ def conformance(context: Context) -> None:
 
     os.environ["VLLM_GPU_SYNC_CHECK"] = "warn"
     folder = context.checkpoint("conformance")
-    for kernels in ("off",) if context.small else ("off", "on"):
-        found = asyncio.run(compare_with_reference(folder, kernels, context.device))
-        way = "Triton kernels" if kernels == "on" else "PyTorch's form"
+    ways = _CONFORMANCE[:1] if context.small else _CONFORMANCE
+    for way, settings in ways:
+        found = asyncio.run(compare_with_reference(folder, settings, context.device))
         context.add(f"streams that agree, {way}", "", found.agreeing)
         context.add(f"rows equal, {way}", "", found.rows)
         context.notes += [f"{way}: a stream {what}" for what in found.differences]
@@ -166,6 +166,14 @@ def conformance(context: Context) -> None:
         )
     waits = context.said("called a synchronizing")
     context.check(not waits, "a step waits for the device: the log says where")
+
+
+#: The settings that must not change the codes.
+_CONFORMANCE: tuple[tuple[str, dict[str, object]], ...] = (
+    ("PyTorch's form", {"step_kernels": "off"}),
+    ("Triton kernels", {"step_kernels": "on"}),
+    ("full graphs", {"step_kernels": "on", "graphs": "full"}),
+)
 
 
 def weights(context: Context) -> None:
@@ -296,7 +304,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("floor", floor, 120),
     Stage("sampler", sampler, 180),
     Stage("codec", codec, 300),
-    Stage("conformance", conformance, 420),
+    Stage("conformance", conformance, 480),
     Stage("weights", weights, 300),
     Stage("talker", talker("as the service runs it"), 480),
     Stage("talker-torch-form", talker("no kernels", step_kernels="off"), 420, True),

@@ -73,8 +73,10 @@ class Conformance:
             self.differences.append(f"differs from row {first} on, decided {at}")
 
 
-async def compare_with_reference(folder: Path, kernels: str, device: str) -> Conformance:
-    """Compare the engine's codes with the float32 reference's."""
+async def compare_with_reference(
+    folder: Path, settings: dict[str, object], device: str
+) -> Conformance:
+    """Compare the codes of an engine with these settings, in float32, with the reference's."""
     checkpoint, reference = open_checkpoint(str(folder)), ReferenceTalker(folder)
     prompts = checkpoint.prompt_builder(1024)
     wanted: dict[tuple[str, float], Spoken] = {}
@@ -82,8 +84,8 @@ async def compare_with_reference(folder: Path, kernels: str, device: str) -> Con
         for temperature in (0.0, 1.0):
             chance = Chance(number, temperature) if temperature else None
             wanted[text, temperature] = reference.speak(prompts.build(text).ids, _ROWS, chance)
-    settings = msgspec.convert({"dtype": "float32", "step_kernels": kernels}, TalkerSettings)
-    async with running(str(folder), settings) as engine:
+    chosen = msgspec.convert({"dtype": "float32", **settings}, TalkerSettings)
+    async with running(str(folder), chosen) as engine:
         heard = await asyncio.gather(
             *(_hear(engine, text, temperature) for text, temperature in wanted)
         )
