@@ -79,8 +79,7 @@ class ClipReader:
         if not _KNOWN.match(data):
             raise _refusal("unknown_format")
         if self._inside >= self._most:
-            message = "Too many clips are being read just now."
-            raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=_RETRY_AFTER_MS)
+            raise _busy("Too many clips are being read just now.")
         self._inside += 1
         try:
             async with self._slots:
@@ -108,8 +107,9 @@ class ClipReader:
                 answer = await self._listen(child)
                 await child.wait()
         except TimeoutError:
+            # the child's processor time is limited to less: it was the machine that was too busy
             log.warning("reading a clip took too long")
-            raise _refusal("damaged") from None
+            raise _busy("Reading the clip took too long.") from None
         finally:
             feeding.cancel()
             if child.returncode is None:
@@ -145,6 +145,10 @@ class ClipReader:
             log.warning("the answer of a child that read a clip makes no sense")
             raise _refusal("damaged") from None
         return samples
+
+
+def _busy(message: str) -> CapacityError:
+    return CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=_RETRY_AFTER_MS)
 
 
 def decode_base64(text: str, max_bytes: int, param: str) -> bytes:

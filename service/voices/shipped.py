@@ -17,14 +17,17 @@ from service.voices.clip_reader import ClipReader
 from service.voices.store import Voice
 from streaming.errors import TalkwireError
 from streaming.ports import CodecEngine, Reference
+from streaming.spec import Codes
 
 log = logging.getLogger(__name__)
+#: How often a clip is read and encoded if that fails because the machine is busy.
+_TRIES = 3
 #: Folder of the clips.
 SHIPPED = Path(__file__).resolve().parents[2] / "voices"
 
 
 class ShippedVoicesError(Exception):
-    """The folder of clips cannot be read. The text is for operators."""
+    """The clips cannot be read or encoded. The text is for operators."""
 
 
 class ShippedClip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,14 +63,15 @@ async def encode_shipped(
 ) -> list[Voice]:
     """Encode every clip with the loaded codec; none if it has no encoder.
 
-    A clip that cannot be encoded, or for which ``check`` raises TalkwireError because the model
-    cannot use it, is logged and omitted.
+    A clip that the codec refuses, or for which ``check`` raises TalkwireError because the model
+    cannot use it, is logged and omitted. If the machine is too busy, a clip is tried again.
 
     Returns:
         Voices like a checkpoint's own, in the list's order; the first is the default one.
 
     Raises:
-        ShippedVoicesError: The list or a clip cannot be read.
+        ShippedVoicesError: The list or a clip cannot be read, or the codec failed repeatedly: the
+            voices that are there would be fewer, and the default may be another.
     """
     clips = read_list(folder)
     if not codec.can_encode:
@@ -76,7 +80,7 @@ async def encode_shipped(
     voices: list[Voice] = []
     for clip in clips:
         try:
-            codes = await codec.encode(await reader.read(_bytes(folder / clip.file)))
+            codes = await _encoded(codec, reader, folder / clip.file)
             check(Reference(codes, clip.text))
         except TalkwireError as error:
             log.error("a shipped voice cannot be used: %s: %s", clip.name, error)
@@ -85,6 +89,21 @@ async def encode_shipped(
         voice = Voice(clip.name, clip.name, codes, *told, codec=codec.fingerprint)
         voices.append(replace(voice, text_source="given"))
     return voices
+
+
+async def _encoded(codec: CodecEngine, reader: ClipReader, path: Path) -> Codes:
+    data, tries = _bytes(path), 0
+    while True:
+        try:
+            return await codec.encode(await reader.read(data))
+        except TalkwireError as error:
+            if not error.retryable:
+                raise
+            tries += 1
+            log.warning("%s was not encoded: %s", path.name, error)
+            if tries == _TRIES:
+                message = f"{path.name} could not be encoded in {_TRIES} tries: {error}"
+                raise ShippedVoicesError(message) from error
 
 
 def _bytes(path: Path) -> bytes:

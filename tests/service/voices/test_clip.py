@@ -133,14 +133,15 @@ async def test_clip_reader_kills_child_on_cancellation() -> None:
     assert not children()
 
 
-async def test_clip_reader_refuses_clip_if_child_hangs(
+async def test_clip_reader_is_overloaded_if_child_takes_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stuck = tmp_path / "stuck.py"
     stuck.write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr(clip_module, "_CHILD", stuck)
-    with pytest.raises(RequestError):
+    with pytest.raises(CapacityError) as busy:
         await ClipReader(clips.RATE, wall_s=0.5).read(GOOD["wav"])
+    assert busy.value.code is ErrorCode.OVERLOADED
     assert not children(stuck)
 
 
@@ -183,7 +184,7 @@ async def test_clip_reader_is_not_blocked_by_output_of_killed_child(
     reader = ClipReader(clips.RATE)
     async with asyncio.timeout(60):
         for _ in range(3):  # more than are read at a time
-            with pytest.raises(RequestError):
+            with pytest.raises(CapacityError):
                 await reader.read(GOOD["wav"])
 
 

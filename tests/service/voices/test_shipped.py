@@ -17,7 +17,7 @@ from service.voices.clip_reader import ClipReader
 from service.voices.registry import VoiceLibrary
 from service.voices.shipped import SHIPPED, ShippedVoicesError, encode_shipped, read_list
 from service.voices.store import Consent
-from streaming.errors import ErrorCode, RequestError
+from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import CodecSpec, Codes, Samples
 from talker.fake import FakeTalker
@@ -149,6 +149,30 @@ async def test_checkpoint_with_voices_gets_no_shipped_voices() -> None:
 async def test_encode_shipped_skips_refused_clip() -> None:
     voices = await encode_shipped(NotingCodec(refused=0), ClipReader(SPEC.sample_rate))
     assert [voice.name for voice in voices] == ["man", "deep_man"]
+
+
+class BusyCodec(NotingCodec):
+    """Fails with a retryable error the first ``failures`` times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def encode(self, samples: Samples) -> Codes:
+        if self.failures:
+            self.failures -= 1
+            raise BackendError(ErrorCode.CODEC_FAILED, "told to")
+        return await super().encode(samples)
+
+
+async def test_encode_shipped_tries_again_after_failure_of_codec() -> None:
+    voices = await encode_shipped(BusyCodec(2), ClipReader(SPEC.sample_rate))
+    assert [voice.name for voice in voices] == ["woman", "man", "deep_man"]
+
+
+async def test_encode_shipped_does_not_leave_out_voices_if_codec_keeps_failing() -> None:
+    with pytest.raises(ShippedVoicesError, match=r"woman.flac could not be encoded in 3 tries"):
+        await encode_shipped(BusyCodec(3), ClipReader(SPEC.sample_rate))
 
 
 async def test_encode_shipped_returns_nothing_without_encoder() -> None:
