@@ -2,7 +2,7 @@
 
 A step of the talker reads every weight and the KV cache of its streams once; the rest are small
 kernels and launches. The milliseconds were measured on an H200 (``results/gpu_h200.json``), the
-bandwidths of the others come from published measurements: if a GPU disagrees, correct them.
+bandwidths come from published measurements: if a GPU disagrees, correct them.
 """
 
 from __future__ import annotations

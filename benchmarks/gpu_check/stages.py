@@ -247,7 +247,8 @@ def profile(context: Context) -> None:
 #: Launches by vLLM itself between two graphs: inputs, positions, slots, the head, copies.
 _VLLM_OWN = 25
 
-#: Frames of a sentence of random weights, so that a text of two is not paced by its listener.
+#: Longest sentence of random weights, in frames: two of them are shorter than a client's lead, so
+#: the service does not wait for playback.
 _MOST_FRAMES = 120
 
 

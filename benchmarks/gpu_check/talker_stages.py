@@ -30,8 +30,8 @@ _TEXTS = ("hello there", "the quick brown fox", "again and again", "a lazy dog",
 _ROWS, _FRAMES = 40, 120
 #: Steps before the profile, and steps in it.
 _SETTLED, _PROFILED = 20, 20
-#: Two choices whose scores differ by less may change places by rounding. On a GPU vLLM's attention
-#: in float32 multiplies in TF32.
+#: Two choices whose scores differ by less may change places by rounding. On a GPU vLLM attends to
+#: float32 by Triton kernels, which multiply in TF32 (three digits) unless told otherwise.
 _NEAR_TIE = {"cpu": 2e-5, "cuda": 3e-3}
 #: Names of launches in the CUDA runtime and driver.
 _LAUNCHES = (
