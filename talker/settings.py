@@ -42,8 +42,9 @@ class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``compile``: whether vLLM compiles the model; without it there are no CUDA graphs.
     ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add
     rows and piecewise ones for steps with prompts; ``full`` has whole-step graphs for both, which
-    the attention backend must support; ``piecewise`` and ``off`` are as they say. They are captured
-    for steps of up to ``graph_positions`` positions.
+    the attention backend must support; ``piecewise`` and ``off`` are as they say; ``auto`` is
+    ``full`` on Hopper GPUs, else ``mixed``. They are captured for steps of up to
+    ``graph_positions`` positions.
     ``step_kernels``: whether the sampler and the frame embeddings are Triton kernels
     (``talker.step_kernels``); ``auto``: on a GPU.
     ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's codes on a GPU do

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.settings import TalkerSettings
 from talker.vllm_setup import (
     Plan,
+    _captures_prompts,
     check_executor,
     describe_graphs,
     engine_arguments,
@@ -112,7 +115,7 @@ def checkpoint(tiny_checkpoint: Path) -> Checkpoint:
     return open_checkpoint(str(tiny_checkpoint))
 
 
-def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: object) -> dict[str, object]:
+def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: object) -> dict[str, Any]:
     return engine_arguments(TalkerSettings(**settings), plan, checkpoint, 3)
 
 
@@ -125,6 +128,10 @@ def test_cuda_graphs_cover_prompts_beside_other_streams(checkpoint: Checkpoint) 
         "cudagraph_mode": "FULL",
     }
     assert describe_graphs(full) == "FULL, up to 256 positions"
+    hopper = replace(GPU, full_graphs=True)
+    assert arguments(checkpoint, hopper)["compilation_config"]["cudagraph_mode"] == "FULL"
+    mixed = arguments(checkpoint, hopper, graphs="mixed")["compilation_config"]
+    assert mixed["cudagraph_mode"] == "FULL_AND_PIECEWISE"
     small = arguments(checkpoint, max_batched_positions=100, graph_positions=512)
     assert describe_graphs(small) == "vLLM's default, up to 100 positions"
     for off in (
@@ -134,6 +141,27 @@ def test_cuda_graphs_cover_prompts_beside_other_streams(checkpoint: Checkpoint) 
     ):
         assert describe_graphs(off) == "none"
     assert arguments(checkpoint, compile="off")["enforce_eager"] is True
+
+
+@pytest.mark.parametrize(
+    ("capability", "settings", "full"),
+    [
+        ((9, 0), {}, True),
+        ((9, 0), {"attention_backend": "FLASH_ATTN"}, True),
+        ((9, 0), {"attention_backend": "FLASHINFER"}, False),
+        ((9, 0), {"batch_invariant": True}, False),
+        ((8, 9), {}, False),
+        ((10, 0), {}, False),
+        (None, {}, False),
+    ],
+)
+def test_prompts_are_captured_where_that_was_measured(
+    capability: tuple[int, int] | None, settings: dict[str, Any], full: bool
+) -> None:
+    """With FlashAttention 3, which vLLM chooses on Hopper GPUs."""
+    found = None if capability is None else SimpleNamespace(major=capability[0])
+    platform = SimpleNamespace(get_device_capability=lambda: found)
+    assert _captures_prompts(TalkerSettings(**settings), platform) is full
 
 
 def test_attention_and_kv_cache_settings_reach_vllm(checkpoint: Checkpoint) -> None:
