@@ -121,8 +121,8 @@ def draw(net: TalkerNet, prompts: Sequence[Script], drawing: Drawing, seed: int)
         at = at + 1
         heard = F.embedding(row + net.offset[:ACTIVE], net.audio).sum(-2)
         hidden = cache.last(heard[:, None], at)
-    ended = ends < drawing.longest
-    counts = torch.where(ended, ends, drawing.longest - (ACTIVE - 1)).tolist()
+    most = drawing.longest - (ACTIVE - 1)  # a frame is whole with its last codebook
+    ended, counts = ends <= most, ends.clamp(max=most).tolist()
     found = []
     for one, count, done in zip(made, counts, ended, strict=True):
         codes = np.zeros((count, BOOKS), np.int64)

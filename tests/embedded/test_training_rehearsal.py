@@ -76,22 +76,26 @@ def slowly(net: TalkerNet, script: Script, longest: int) -> tuple[list[list[int]
         rows = torch.cat([rows, wide[None, None]], 1)
         is_row = torch.cat([is_row, torch.ones(1, 1, dtype=torch.bool)], 1)
     ends = [n for n, row in enumerate(said) if row[0] == EOC]
-    count = ends[0] if ends else longest - (ACTIVE - 1)
-    count = min(count, longest - (ACTIVE - 1))
-    return [[said[t + book][book] for book in range(ACTIVE)] for t in range(count)], bool(ends)
+    whole = longest - (ACTIVE - 1)
+    count = min([*ends[:1], whole])
+    frames = [[said[t + book][book] for book in range(ACTIVE)] for t in range(count)]
+    return frames, bool(ends) and ends[0] <= whole
 
 
-def test_draw_equals_full_network_pass_for_each_row() -> None:
-    """The batch has prompts of several lengths. One of the utterances ends."""
+@pytest.mark.parametrize("longest", [4, 5, 6, 12])
+def test_draw_equals_full_network_pass_for_each_row(longest: int) -> None:
+    """The batch has prompts of several lengths. One of the utterances ends, with its last frame
+    incomplete if ``longest`` is below 5.
+    """
     net = small()
     prompts = [prompt("go on."), prompt("stay, will you?", clip=5), prompt("a", clip=3)]
-    with torch.no_grad():  # makes the fifth row of the first prompt the last
+    with torch.no_grad():  # makes the first prompt end within five rows
         codes, ended = slowly(net, prompts[0], 12)
         assert not ended
         net.audio[EOC] = 1.001 * net.audio[codes[4][0]]
-    wanted = [slowly(net, one, 12) for one in prompts]
-    assert any(done for _, done in wanted)
-    found = draw(net, prompts, LIKELIEST, seed=0)
+    wanted = [slowly(net, one, longest) for one in prompts]
+    assert wanted[0][1] == (longest >= 5)
+    found = draw(net, prompts, replace(LIKELIEST, longest=longest), seed=0)
     for (codes, ended), one in zip(wanted, found, strict=True):
         assert one.ended == ended
         assert one.codes[:, :ACTIVE].tolist() == codes
