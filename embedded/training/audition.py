@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--voices", default="kokoro-voices", help="kokoro-js' folder of styles")
     parser.add_argument("--hidden", default="384", help="as the decoder was trained with")
     parser.add_argument("--speech-parts", default="120", help="likewise")
-    parser.add_argument("--sharpened", action="store_true", help="after stage sharpen")
+    parser.add_argument("--after", choices=train.DECODERS, default="decoder", help="which stage")
     parser.add_argument("--count", type=int, default=20, help="sentences by each voice")
     parser.add_argument("--ears", type=Path, help="an interpreter that has moonshine-voice")
     parser.add_argument("--mos-python", type=Path, help="an interpreter that has distillmos")
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = plan.held_out.read_text(encoding="utf-8").splitlines()
     texts = [lines[at * len(lines) // options.count] for at in range(options.count)]
     model = train.new_codec(plan)
-    stage = "sharpen" if options.sharpened else "decoder"
+    stage = options.after
     steps = restore_weights(stage, plan.work, codec_training.parts(model)["decoder"])
     said = list(recited(plan, texts))
     made = rendered(model, plan, said)

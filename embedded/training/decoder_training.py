@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embedded.training.adversary import Adversary
 from embedded.training.codec_training import Way, learn, parts
 from embedded.training.pitch import HOP, RATE, Ints, periods_of
 from embedded.training.precision import autocast
 from embedded.training.progress import Progress
 from embedded.training.quantise import COMPONENTS, Quantiser
-from embedded.training.spectra import mel_bands, spectra
+from embedded.training.spectra import bright, mel_bands, spectra
 from embedded.training.speech import Spoken
 
 _FFTS = (256, 512, 1024, 2048)
@@ -27,9 +29,6 @@ _HARMONICS, _SLOPE_HZ, _LEVEL = 3.5, 100.0, 0.02
 #: The usual size of samples after pre-emphasis.
 _RAISED_LEVEL = 0.01
 _USUAL_HZ = 150.0  # of a piece without pitch
-#: Speech has 30 dB less at 6 kHz than at 300 Hz, so spectra are compared after pre-emphasis with
-#: this coefficient.
-_EMPHASIS = 0.9
 _TESTED = 16
 #: The largest value after each of the decoder's first two blocks is 4 to 4.6 in speech. Before a
 #: burst it is 20 or more after one of them.
@@ -96,11 +95,6 @@ def _low(samples: Tensor, hz: Tensor) -> Tensor:
     gain = ((hz[:, None] + _SLOPE_HZ - at) / _SLOPE_HZ).clamp(0, 1)
     below: Tensor = torch.fft.irfft(torch.fft.rfft(samples) * gain, samples.shape[-1])
     return below
-
-
-def bright(samples: Tensor) -> Tensor:
-    """Apply pre-emphasis."""
-    return samples[..., 1:] - _EMPHASIS * samples[..., :-1]
 
 
 def losses(made: Tensor, wanted: Tensor, low_hz: Tensor) -> dict[str, Tensor]:
@@ -249,12 +243,14 @@ def decoder_error(model: Any, pool: Sequence[Example]) -> dict[str, float]:
 def train_decoder(
     model: Any, pool: Sequence[Example], progress: Progress, *, size: int = 8, frames: int = 16,
     weights: Mapping[str, float] = EVEN, compiled: bool = False, said: Sequence[Tensor] = (),
+    adversary: Adversary | None = None,
 ) -> None:  # fmt: skip
     """Train ``acoustic_decoder`` and ``fc2``; ``progress`` counts the steps and keeps the state.
 
     ``weights``: weights of the ``losses``, and of ``burst``: how much larger than in speech the
     values in the decoder are for :func:`odd_pieces`. ``said``: utterances of a talker
-    ``[T, LATENT]``, if there is one.
+    ``[T, LATENT]``, if there is one. ``adversary``: critics that compare its speech
+    with the ``pool``'s; distances are then measured from another target.
     """
     part, device = parts(model)["decoder"], model.device
     hot: list[Tensor] | None = None  # searched again and again, since the decoder changes
@@ -262,18 +258,35 @@ def train_decoder(
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
+    @torch.no_grad()
+    def piece(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        latents, samples, _, known = batch(usable, random, size, frames)
+        latents = latents.to(device)
+        with autocast(device.type):
+            made = spoken(latents).float()[:, known]
+        return made, samples.to(device)[:, known], latents[:, (known.start or 0) // HOP :]
+
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         nonlocal hot
+        if adversary is not None:
+            adversary.prepare(piece(random) for _ in count())
         latents, samples, low_hz, known = batch(usable, random, size, frames)
         with autocast(device.type):
-            made = spoken(latents.to(device))
-        apart = losses(made.float()[:, known], samples.to(device)[:, known], low_hz.to(device))
+            made = spoken(latents.to(device)).float()[:, known]
+        wanted, judged = samples.to(device)[:, known], dict[str, Tensor]()
+        if adversary is None:
+            apart = losses(made, wanted, low_hz.to(device))
+        else:
+            target = adversary.target(latents.to(device), random)[:, known]
+            apart = losses(adversary.measured(made), target, low_hz.to(device))
+            compared = latents[:, (known.start or 0) // HOP :].to(device)
+            judged = adversary.losses(made, wanted, compared, progress.slope(50))
         if weights["burst"]:
             if hot is None:
                 hot = hottest(model, said, frames, random)
             odd = odd_pieces(usable, random, _ODD, frames, hot).to(device)
             apart["burst"] = (heat(model, odd).amax(-1) / _HOTTEST).log().clamp(min=0).mean()
-        return {name: weights[name] * loss for name, loss in apart.items()}
+        return {name: weights[name] * loss for name, loss in apart.items()} | judged
 
     def test() -> str:
         nonlocal hot
@@ -281,4 +294,4 @@ def train_decoder(
         found = decoder_error(model, tested)
         return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
 
-    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0, _DECAY), lose, test)
+    learn(part, progress, Way(1, 1.5e-3, 0.8, 3.0, _DECAY), lose, test, adversary)

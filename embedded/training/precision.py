@@ -12,13 +12,18 @@ from math import sqrt
 from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: The quintic iteration (Keller Jordan, https://kellerjordan.github.io/posts/muon), and
 #: ``torch.optim.Muon``'s defaults.
 _COEFFICIENTS, _ITERATIONS, _EPS, _MOMENTUM = (3.4445, -4.775, 2.0315), 5, 1e-7, 0.95
 #: Scales an orthogonal update to AdamW's usual size ("match_rms_adamw").
 _RMS = 0.2
+
+
+#: Convolutions with at least this many channels are trained as matrices by Muon, at this multiple
+#: of AdamW's rate.
+_MATRIX, _MUON = 8, 2.0
 
 
 def multiplies_bfloat16(device: str) -> bool:
@@ -87,3 +92,35 @@ def orthogonalised(matrix: Tensor) -> Tensor:
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.T if tall else x
+
+
+class Optimisers:
+    """AdamW, and Muon for the convolutions and matrices of a network.
+
+    Args:
+        network: what is trained.
+        betas: AdamW's.
+        decay: weight decay of matrices.
+    """
+
+    def __init__(self, network: nn.Module, betas: tuple[float, float], decay: float = 0.0) -> None:
+        deep = [p for p in network.parameters() if p.dim() > 1]
+        self._network = network
+        self._kernels = [p for p in deep if min(p.flatten(1).shape) >= _MATRIX]
+        taken = {id(p) for p in self._kernels}
+        rest = [p for p in network.parameters() if id(p) not in taken]
+        # the same memory
+        self._matrices = [nn.Parameter(p.data.flatten(1)) for p in self._kernels]
+        self.adam = torch.optim.AdamW(rest, betas=betas, weight_decay=0.0)
+        self.orthogonal = muon(self._matrices, 1e-3, weight_decay=decay)
+
+    def step(self, rate: float) -> None:
+        """Update the network at AdamW's ``rate``, and clear its gradients."""
+        for optimiser, share in ((self.adam, 1.0), (self.orthogonal, _MUON)):
+            for group in optimiser.param_groups:
+                group["lr"] = share * rate
+        for matrix, kernel in zip(self._matrices, self._kernels, strict=True):
+            matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
+        self.adam.step()
+        self.orthogonal.step()
+        self._network.zero_grad(set_to_none=True)

@@ -19,6 +19,9 @@ STEP = HOP // SUBFRAMES
 _FFT, _WINDOW = 1024, 720
 _LOWEST_HZ, _HIGHEST_HZ = 40.0, 12_000.0
 _FLOOR = 1e-5
+#: Speech has 30 dB less at 6 kHz than at 300 Hz, so waveforms are compared after pre-emphasis with
+#: this coefficient.
+_EMPHASIS = 0.9
 
 
 def mel_spaced(
@@ -39,6 +42,11 @@ def mel_bands(count: int, size: int) -> Tensor:
     return torch.from_numpy(
         (triangles / np.maximum(triangles.sum(1, keepdims=True), 1e-6)).astype(np.float32)
     )
+
+
+def bright(samples: Tensor) -> Tensor:
+    """Apply pre-emphasis."""
+    return samples[..., 1:] - _EMPHASIS * samples[..., :-1]
 
 
 def _cosines() -> Tensor:

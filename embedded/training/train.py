@@ -2,9 +2,10 @@
 
 Stages: ``teacher`` (Kokoro, cut in two), ``speech`` (spoken sentences), ``quantiser`` (codebooks),
 ``decoder``, ``postfilter`` (a network that makes its spectra clearer), ``sharpen`` (the decoder
-learns these, and clearer formants), ``encoder``, ``guess`` (a network that replaces the vocoder),
-``codes`` (sentences as codes), ``talker``, ``rehearse`` (the talker, trained on what a recogniser
-misheard), ``clips`` (candidates for the voices' clips) and ``export``.
+learns these, and clearer formants), ``adversary`` (it learns from critics), ``encoder``, ``guess``
+(a network that replaces the vocoder), ``codes`` (sentences as codes), ``talker``, ``rehearse`` (the
+talker, trained on what a recogniser misheard), ``clips`` (candidates for the voices' clips) and
+``export``.
 Each keeps its results in the work folder and can be resumed. ``--from`` a checkpoint keeps its
 codebooks and begins with its weights. The numbers of steps and all seeds are fixed. A run's
 duration depends on the machine; its result does not, except for rounding.
@@ -13,6 +14,7 @@ duration depends on the machine; its result does not, except for rounding.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,6 +32,7 @@ from safetensors import safe_open
 from embedded.evaluation.recogniser import PYTHON, Recogniser
 from embedded.text import normalise
 from embedded.training import (
+    adversary,
     codec_training,
     corpus,
     dataset,
@@ -69,9 +72,11 @@ _LEAST_FRAMES = 4
 #: same.
 _GAINS = "training/gains.json"
 STAGES = (
-    "teacher", "speech", "quantiser", "decoder", "postfilter", "sharpen", "encoder", "guess",
-    "codes", "talker", "rehearse", "clips", "export",
+    "teacher", "speech", "quantiser", "decoder", "postfilter", "sharpen", "adversary", "encoder",
+    "guess", "codes", "talker", "rehearse", "clips", "export",
 )  # fmt: skip
+#: Stages that train the decoder, one after another.
+DECODERS = ("decoder", "sharpen", "adversary")
 GENERATION = {
     "do_sample": True,
     "temperature": 0.3,
@@ -101,6 +106,7 @@ class Plan:
     decoder_steps: int
     postfilter_steps: int
     sharpen_steps: int
+    adversary_steps: int
     encoder_steps: int
     guess_steps: int
     talker_steps: int
@@ -250,6 +256,26 @@ def sharpened(plan: Plan) -> None:
     )
 
 
+def judged(plan: Plan) -> None:
+    """Train the decoder with critics, from where it is."""
+    if not plan.adversary_steps:
+        return
+    model, table = new_codec(plan), quantiser(plan)
+    trained = [restore_weights(name, plan.work, codec_training.parts(model)["decoder"])
+               for name in ("decoder", "sharpen")]  # fmt: skip
+    if not any(trained) and not plan.start:
+        raise LookupError(f"no decoder to judge: stage `decoder` has kept no state in {plan.work}")
+    before = partial(decoder_training.decode, copy.deepcopy(model).requires_grad_(False))
+    pool = decoder_training.examples(spoken(plan), table)
+    said = [table.latents(codes).half() for codes in _talked(plan, table)]
+    decoder_training.train_decoder(
+        model, pool, _progress(plan, "adversary", plan.adversary_steps, adversary.RATE_SHARE),
+        size=adversary.SIZE, frames=adversary.FRAMES, weights=adversary.WEIGHTS,
+        compiled=plan.compiled, said=said,
+        adversary=adversary.Adversary(table, model.device, before),
+    )  # fmt: skip
+
+
 def _talked(plan: Plan, table: Quantiser) -> Iterator[torch.Tensor]:
     """Yield codes ``[T, BOOKS]`` that the talker generates, if there is one, also at higher
     temperatures than the service's, so that rare bursts are found.
@@ -395,8 +421,8 @@ def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
 def _learned_codec(plan: Plan) -> Any:
     model = new_codec(plan)
     parts = codec_training.parts(model)
-    for name, part in (("decoder", "decoder"), ("sharpen", "decoder"), ("encoder", "encoder")):
-        restore_weights(name, plan.work, parts[part])
+    for name in (*DECODERS, "encoder"):
+        restore_weights(name, plan.work, parts["encoder" if name == "encoder" else "decoder"])
     return model
 
 
@@ -444,8 +470,9 @@ def _clip(plan: Plan, table: Quantiser, voice: export.NamedVoice) -> torch.Tenso
 
 _RUN = {
     "teacher": teacher, "speech": speak, "quantiser": quantiser, "decoder": decoder,
-    "postfilter": postfiltered, "sharpen": sharpened, "encoder": encoder, "guess": guesser,
-    "codes": codes, "talker": talker, "rehearse": rehearse, "clips": candidates, "export": write,
+    "postfilter": postfiltered, "sharpen": sharpened, "adversary": judged, "encoder": encoder,
+    "guess": guesser, "codes": codes, "talker": talker, "rehearse": rehearse, "clips": candidates,
+    "export": write,
 }  # fmt: skip
 
 
@@ -472,6 +499,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--decoder-steps", type=int, default=20_000)
     add("--postfilter-steps", type=int, default=3000, help="0: sharpen without it")
     add("--sharpen-steps", type=int, default=6000, help="of the decoder, as it is sharpened")
+    add("--adversary-steps", type=int, default=1200, help="0: without critics")
     add("--encoder-steps", type=int, default=4000)
     add("--guess-steps", type=int, default=4000)
     add("--talker-steps", type=int, default=16_000)

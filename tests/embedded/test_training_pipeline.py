@@ -16,6 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from embedded.training import (
+    adversary,
+    codec_training,
     corpus,
     dataset,
     decoder_training,
@@ -28,6 +30,7 @@ from embedded.training import (
     train,
     warm,
 )
+from embedded.training.adversary import Adversary
 from embedded.training.decoder_training import decoder_error, examples
 from embedded.training.encoder_training import recordings
 from embedded.training.pitch import HOP
@@ -68,6 +71,9 @@ def _small() -> Iterator[None]:
         patch.setattr(postfilter, "_LENGTH", 10)
         patch.setattr(postfilter, "_UNKNOWN", 2)
         patch.setattr(postfilter, "ALONE", 2)
+        patch.setattr(adversary, "ALONE", 2)
+        patch.setattr(adversary, "FRAMES", 8)
+        patch.setattr(adversary, "SIZE", 2)
         patch.setattr(encoder_training, "_TESTED", 2)
         patch.setattr(train, "Recogniser", FakeRecogniser)
         patch.setattr(rehearsal, "draw", fake_draw)
@@ -79,7 +85,7 @@ def plan(work: Path, *more: str) -> train.Plan:
     """Return a plan with a few steps for each stage."""
     steps = {
         "--speech-parts": 2, "--codes-parts": 2, "--hidden": 32, "--decoder-steps": STEPS,
-        "--postfilter-steps": STEPS, "--sharpen-steps": STEPS,
+        "--postfilter-steps": STEPS, "--sharpen-steps": STEPS, "--adversary-steps": STEPS,
         "--encoder-steps": STEPS, "--guess-steps": STEPS, "--talker-steps": STEPS,
         "--rehearsals": 2, "--workers": 1,
     }  # fmt: skip
@@ -186,14 +192,43 @@ def test_talker_utterances_require_trained_talker(
     assert not list(train._talked(plan(prepared(tmp_path / "fresh")), table))
 
 
-def test_sharpened_decoder_is_exported(made: train.Plan) -> None:
-    plain, sharp = (
+def test_last_decoder_is_exported(made: train.Plan) -> None:
+    *earlier, last = (
         load_file(made.work / f"{stage}.state.safetensors")["model.fc2.weight"].bfloat16()
-        for stage in ("decoder", "sharpen")
+        for stage in train.DECODERS
     )
     exported = load_file(made.out / "model.safetensors")[f"{export.CODEC}fc2.weight"]
-    assert torch.equal(exported, sharp)
-    assert not torch.equal(exported, plain)
+    assert torch.equal(exported, last)
+    assert not any(torch.equal(exported, one) for one in earlier)
+
+
+def test_adversary_goes_on_from_sharpened_decoder(
+    made: train.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Distances are measured from what that decoder says."""
+    seen: list[torch.Tensor] = []
+    latents = torch.zeros(1, 4, 80)
+
+    def train_decoder(model: object, *_: object, adversary: Adversary, **__: object) -> None:
+        seen.append(decoder_training.decode(model, latents))
+        seen.append(adversary.target(latents, np.random.default_rng(0)))
+
+    monkeypatch.setattr(decoder_training, "train_decoder", train_decoder)
+    monkeypatch.setattr(train.sampling, "draw", fake_draw)
+    train.run("adversary", made)
+    model = train.new_codec(made)
+    restore_weights("sharpen", made.work, codec_training.parts(model)["decoder"])
+    right = decoder_training.decode(model, latents)
+    assert torch.equal(seen[0], right)
+    assert torch.allclose(seen[1], right, atol=0.01), "in bfloat16, with a little noise"
+
+
+def test_adversary_needs_decoder(made: train.Plan, tmp_path: Path) -> None:
+    elsewhere = replace(made, work=tmp_path)
+    for name in ("speech", "quantiser.safetensors", "gains.json"):
+        (tmp_path / name).symlink_to(made.work / name)
+    with pytest.raises(LookupError, match="no decoder to judge"):
+        train.run("adversary", elsewhere)
 
 
 def test_rehearsed_talker_is_exported(made: train.Plan) -> None:
@@ -208,8 +243,12 @@ def test_rehearsed_talker_is_exported(made: train.Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["speech", "codes", "guess", "decoder", "postfilter", "sharpen", "talker", "rehearse"]
-)
+    "stage",
+    [
+        "speech", "codes", "guess", "decoder", "postfilter", "sharpen", "adversary", "talker",
+        "rehearse",
+    ],
+)  # fmt: skip
 def test_resumed_stage_equals_uninterrupted_stage(
     made: train.Plan, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
