@@ -170,9 +170,10 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
 def _captures_prompts(settings: TalkerSettings, platform: Any) -> bool:
     """Whether whole-step graphs of steps with prompts are known to work and to be faster.
 
-    FlashAttention 3, vLLM's choice on Hopper GPUs, is its only common attention backend that can be
-    captured with prompts. On an H200, the first row of a 4B talker comes after 9.4 ms instead of
-    17.1, rows are as fast, and codes are the same (``benchmarks/results/gpu_h200.json``).
+    FlashAttention 3, vLLM's choice on Hopper GPUs, can be captured with prompts; FlashAttention 2
+    and FlashInfer, its choices elsewhere, cannot. On an H200, the first row of a 4B talker comes
+    after 9.4 ms instead of 17.1, rows are as fast, and codes are the same
+    (``benchmarks/results/gpu_h200.json``).
     """
     by_default = settings.attention_backend in (None, "FLASH_ATTN")
     capability = platform.get_device_capability()
