@@ -14,10 +14,9 @@ multiple of the distances'. Otherwise its size would depend on how sure the crit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +41,8 @@ ALONE, _FIRST, _WARM = 250, 0.4, 30
 _SHARE, _RISE = 1.0, 100
 #: Weight of the distance between the critics' features, relative to their opinion's.
 _FEATURES = 2.0
-#: Smoothing of the usual size of a gradient.
-_SMOOTHING = 0.98
+#: Smoothing of the usual size of a gradient, and the least size by which one is divided.
+_SMOOTHING, _LEAST = 0.98, 1e-12
 #: Noise added to the target: at first it is what the decoder says, and the root of a distance of 0
 #: has no gradient.
 _NOISE = 1e-4
@@ -148,39 +147,6 @@ class Critics(nn.Module):
                 yield critic(samples, coded)
 
 
-class _Measured(torch.autograd.Function):
-    """Identity; adds the size of the gradient to a mean."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, usual: Tensor) -> Tensor:
-        """``usual``: the mean, a scalar that changes."""
-        ctx.usual = usual
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """See the class."""
-        size = grad.norm()
-        known = torch.where(ctx.usual > 0, ctx.usual, size)
-        ctx.usual.copy_(torch.lerp(size, known, _SMOOTHING))
-        return grad, None
-
-
-class _Resized(torch.autograd.Function):
-    """Identity; scales the gradient to a size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, size: Tensor) -> Tensor:
-        """``size``: a scalar."""
-        ctx.size = size
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """See the class."""
-        return grad * (ctx.size / grad.norm().clamp(min=1e-12)), None
-
-
 class Adversary:
     """The critics in training beside the decoder.
 
@@ -209,7 +175,7 @@ class Adversary:
         return said + _NOISE * torch.from_numpy(noise).to(said.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that a resumed run needs but the optimiser's moments."""
+        """Return all that a resumed run needs but the optimisers' moments."""
         kept = {name: value.detach().cpu() for name, value in self.critics.state_dict().items()}
         return kept | {"usual": self._usual.cpu(), "steps": torch.tensor(self._steps)}
 
@@ -222,9 +188,17 @@ class Adversary:
             self._steps = int(state["steps"])
 
     def measured(self, made: Tensor) -> Tensor:
-        """Return the decoder's waveforms for the distances, whose gradient is the measure."""
-        changed: Tensor = _Measured.apply(made, self._usual)
+        """Return the decoder's waveforms ``made``, which need a gradient, for the distances: the
+        size of that gradient is added to its mean.
+        """
+        changed = made.view_as(made)
+        changed.register_hook(self._measure)
         return changed
+
+    def _measure(self, grad: Tensor) -> None:
+        size = grad.norm()
+        known = torch.where(self._usual > 0, self._usual, size)
+        self._usual.copy_(torch.lerp(size, known, _SMOOTHING))
 
     def losses(
         self, made: Tensor, wanted: Tensor, latents: Tensor, slope: float
@@ -232,7 +206,7 @@ class Adversary:
         """Teach the critics, and let them judge.
 
         Args:
-            made: waveforms of the decoder ``[B, T * HOP]``.
+            made: waveforms of the decoder ``[B, T * HOP]``, which need a gradient.
             wanted: those of the teacher.
             latents: their codes' ``[B, T, LATENT]``.
             slope: factor of the critics' learning rate.
@@ -246,7 +220,8 @@ class Adversary:
         error = self._teach(made.detach(), wanted, coded, slope)
         size = _SHARE * min(1.0, (self._steps - ALONE) / _RISE) * self._usual.clone()
         self._steps += 1
-        judged = _Resized.apply(made, size)
+        judged = made.view_as(made)
+        judged.register_hook(lambda grad: grad * (size / grad.norm().clamp(min=_LEAST)))
         self.critics.requires_grad_(False)
         with torch.no_grad():
             known = list(self.critics(wanted, coded))
@@ -264,12 +239,13 @@ class Adversary:
             "critics": error / count,
         }
 
-    def prepare(self, pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Teach new critics alone, with pieces as in :meth:`losses`, ``ALONE`` of them: a critic
-        that knows nothing only spoils the decoder.
+    def prepare(self, draw: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Teach new critics alone for ``ALONE`` steps, since a critic that knows nothing only
+        spoils the decoder. ``draw`` returns the waveforms and latents of a step, as in
+        :meth:`losses`.
         """
         while self._steps < ALONE:
-            made, wanted, latents = next(iter(pieces))
+            made, wanted, latents = draw()
             slope = _FIRST * min(1.0, (self._steps + 1) / _WARM)
             self._teach(made, wanted, self._coded(latents), slope)
             self._steps += 1

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -158,6 +157,11 @@ def batch(
     return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
 
 
+def _frames(samples: slice) -> slice:
+    """Return the frames that these samples of a batch belong to."""
+    return slice((samples.start or 0) // HOP, None)
+
+
 def odd_pieces(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int,
     said: Sequence[Tensor] = (),
@@ -249,8 +253,8 @@ def train_decoder(
 
     ``weights``: weights of the ``losses``, and of ``burst``: how much larger than in speech the
     values in the decoder are for :func:`odd_pieces`. ``said``: utterances of a talker
-    ``[T, LATENT]``, if there is one. ``adversary``: critics that compare its speech
-    with the ``pool``'s; distances are then measured from another target.
+    ``[T, LATENT]``, if there is one. ``adversary``: critics that compare its speech with the
+    ``pool``'s; distances are then measured from the adversary's target instead.
     """
     part, device = parts(model)["decoder"], model.device
     hot: list[Tensor] | None = None  # searched again and again, since the decoder changes
@@ -258,29 +262,31 @@ def train_decoder(
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
-    @torch.no_grad()
-    def piece(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        latents, samples, _, known = batch(usable, random, size, frames)
-        latents = latents.to(device)
+    def drawn(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, slice]:
+        latents, samples, low_hz, known = batch(usable, random, size, frames)
+        return latents.to(device), samples.to(device), low_hz.to(device), known
+
+    def say(latents: Tensor) -> Tensor:
         with autocast(device.type):
-            made = spoken(latents).float()[:, known]
-        return made, samples.to(device)[:, known], latents[:, (known.start or 0) // HOP :]
+            return spoken(latents).float()
+
+    @torch.no_grad()
+    def heard(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        latents, samples, _, known = drawn(random)
+        return say(latents)[:, known], samples[:, known], latents[:, _frames(known)]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         nonlocal hot
         if adversary is not None:
-            adversary.prepare(piece(random) for _ in count())
-        latents, samples, low_hz, known = batch(usable, random, size, frames)
-        with autocast(device.type):
-            made = spoken(latents.to(device)).float()[:, known]
-        wanted, judged = samples.to(device)[:, known], dict[str, Tensor]()
+            adversary.prepare(partial(heard, random))
+        latents, samples, low_hz, known = drawn(random)
+        made, wanted, judged = say(latents)[:, known], samples[:, known], dict[str, Tensor]()
         if adversary is None:
-            apart = losses(made, wanted, low_hz.to(device))
+            apart = losses(made, wanted, low_hz)
         else:
-            target = adversary.target(latents.to(device), random)[:, known]
-            apart = losses(adversary.measured(made), target, low_hz.to(device))
-            compared = latents[:, (known.start or 0) // HOP :].to(device)
-            judged = adversary.losses(made, wanted, compared, progress.slope(50))
+            target = adversary.target(latents, random)[:, known]
+            apart = losses(adversary.measured(made), target, low_hz)
+            judged = adversary.losses(made, wanted, latents[:, _frames(known)], progress.slope(50))
         if weights["burst"]:
             if hot is None:
                 hot = hottest(model, said, frames, random)

@@ -1,4 +1,4 @@
-"""Training precision: bfloat16 where the device multiplies in it, float32 elsewhere.
+"""Precision and optimisers of training: bfloat16 where the device multiplies in it, else float32.
 
 On a CPU without AVX512-BF16 PyTorch emulates bfloat16: a convolution then takes nine times as long
 as in float32, a matrix product forty times.
