@@ -13,7 +13,6 @@ import soxr
 from embedded.evaluation.metrics import letter_error_rate
 from embedded.evaluation.recogniser import Recogniser
 from service.audio.encoder import audio_frame
-from service.audio.opus import OPUS_BIT_RATE
 from streaming.spec import Encoding, Samples
 from talkwire_client import Client
 from tests.e2e.live import Service
@@ -21,6 +20,8 @@ from tests.e2e.sentences import SENTENCES
 from tests.service.audio.audio_signal import spectrum_error_db
 
 RATE, CLOCK = 24_000, 48_000
+#: Opus' default in docs/reference/protocol.md, in bits per second.
+BIT_RATE = 48_000
 
 
 async def spoken(service: Service, text: str, encoding: Encoding) -> list[bytes]:
@@ -46,7 +47,7 @@ def encoded_at_once(samples: Samples) -> list[bytes]:
     """The packets that ffmpeg makes of all ``samples`` with its own libopus."""
     encoder = av.AudioCodecContext.create("libopus", "w")
     encoder.sample_rate, encoder.layout, encoder.format = RATE, "mono", "flt"
-    encoder.bit_rate, encoder.options = OPUS_BIT_RATE, {"application": "audio"}
+    encoder.bit_rate, encoder.options = BIT_RATE, {"application": "audio"}
     samples = np.pad(samples, (0, -len(samples) % 480 + 480))
     frames = [audio_frame(part, RATE, 480 * i) for i, part in enumerate(samples.reshape(-1, 480))]
     return [bytes(packet) for frame in [*frames, None] for packet in encoder.encode(frame)]
