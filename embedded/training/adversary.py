@@ -33,9 +33,13 @@ _PERIODS, _SIZES = (2, 3, 5, 7, 11), (512, 1024, 2048)
 #: losses.
 RATE_SHARE, SIZE, FRAMES = 0.3, 16, 20
 WEIGHTS = {"wave": 0.3, "raised": 0.0, "spectral": 1.0, "mel": 2.0, "burst": 3.0}
+#: Steps between two saved states: on a CPU, one takes many seconds.
+EVERY = 100
 _RATE, _BETAS = 2e-3, (0.8, 0.99)
 #: Steps in which new critics learn alone, at this share of their rate, which rises first.
 ALONE, _FIRST, _WARM = 250, 0.4, 30
+#: Steps between two reports of these.
+_REPORT = 50
 #: The critics' gradient at the waveform, as a multiple of the distances', and the steps in which it
 #: rises to that.
 _SHARE, _RISE = 1.0, 100
@@ -239,12 +243,19 @@ class Adversary:
             "critics": error / count,
         }
 
-    def prepare(self, draw: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> None:
+    def prepare(
+        self, draw: Callable[[], tuple[Tensor, Tensor, Tensor]], say: Callable[[str], None]
+    ) -> None:
         """Teach new critics alone for ``ALONE`` steps, since a critic that knows nothing only
-        spoils the decoder. ``draw`` returns the waveforms and latents of a step, as in
-        :meth:`losses`.
+        spoils the decoder.
+
+        Args:
+            draw: returns the waveforms and latents of a step, as in :meth:`losses`.
+            say: is told now and then how far this is.
         """
         while self._steps < ALONE:
+            if self._steps % _REPORT == 0:
+                say(f"critics alone, step {self._steps} of {ALONE}")
             made, wanted, latents = draw()
             slope = _FIRST * min(1.0, (self._steps + 1) / _WARM)
             self._teach(made, wanted, self._coded(latents), slope)

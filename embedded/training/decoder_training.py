@@ -278,7 +278,7 @@ def train_decoder(
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         nonlocal hot
         if adversary is not None:
-            adversary.prepare(partial(heard, random))
+            adversary.prepare(partial(heard, random), progress.say)
         latents, samples, low_hz, known = drawn(random)
         made, wanted, judged = say(latents)[:, known], samples[:, known], dict[str, Tensor]()
         if adversary is None:

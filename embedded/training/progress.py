@@ -18,6 +18,8 @@ _SMOOTHING = 0.97
 _FLOOR = 0.02
 #: Usual share of the steps in which the learning rate falls.
 FALL = 0.25
+#: Usual number of steps between two saved states.
+EVERY = 300
 #: A loss that exceeds its mean by this factor is not just a bad batch: the run has diverged.
 _DIVERGED = 20.0
 #: Losses below this are practically zero, and jump by more than that factor.
@@ -45,7 +47,7 @@ class Progress:
     """
 
     def __init__(
-        self, name: str, folder: Path, steps: int, every: int = 300, report: int = 50,
+        self, name: str, folder: Path, steps: int, every: int = EVERY, report: int = 50,
         rate: float = 1.0, fall: float = FALL,
     ) -> None:  # fmt: skip
         self._name, self._file = name, folder / f"{name}.state.safetensors"
@@ -64,7 +66,7 @@ class Progress:
                 partial = self._steady.with_suffix(".partial")
                 shutil.copyfile(self._file, partial)
                 partial.rename(self._steady)
-        self._first, self._began = self.step, time.monotonic()
+        self._told = self.step, time.monotonic()
 
     def _longer(self) -> bool:
         planned, step = int(self._kept["planned"]), int(self._kept["step"])
@@ -80,6 +82,7 @@ class Progress:
         return round(steps * (1 - self._fall))
 
     def __iter__(self) -> Iterator[int]:
+        self._told = self.step, time.monotonic()
         while self.step < self._steps:
             yield self.step
             self.step += 1
@@ -161,7 +164,10 @@ class Progress:
         return _below("more.", self._kept)
 
     def _tell(self) -> None:
-        seconds = (time.monotonic() - self._began) / (self.step - self._first)
+        # since the last report, as the first step can take long to set up
+        (step, then), now = self._told, time.monotonic()
+        self._told = self.step, now
+        seconds = (now - then) / (self.step - step)
         left = seconds * (self._steps - self.step) / 60
         means = ", ".join(f"{name} {value:.3f}" for name, value in self._means.items())
         self.step -= 1

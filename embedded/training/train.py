@@ -53,7 +53,7 @@ from embedded.training import (
 )
 from embedded.training.phonemes import read
 from embedded.training.pitch import RATE, Ints
-from embedded.training.progress import FALL, Progress, restore_weights
+from embedded.training.progress import EVERY, FALL, Progress, restore_weights
 from embedded.training.quantise import ACTIVE, BOOKS, Quantiser
 from embedded.training.scripts import Utterance, sounded
 from embedded.training.spectra import spectra
@@ -215,9 +215,13 @@ def decoder(plan: Plan) -> None:
     decoder_training.train_decoder(new_codec(plan), pool, progress, compiled=plan.compiled)
 
 
-def _progress(plan: Plan, name: str, steps: int, share: float = 1.0) -> Progress:
-    """Return a run of ``steps`` at ``share`` of the plan's learning rate."""
-    return Progress(name, plan.work, steps, rate=share * plan.rate, fall=plan.fall)
+def _progress(
+    plan: Plan, name: str, steps: int, share: float = 1.0, every: int = EVERY
+) -> Progress:
+    """Return a run of ``steps`` at ``share`` of the plan's learning rate, kept ``every`` so many
+    steps.
+    """
+    return Progress(name, plan.work, steps, every, rate=share * plan.rate, fall=plan.fall)
 
 
 def _smooth_decoder(plan: Plan) -> Any:
@@ -261,6 +265,9 @@ def judged(plan: Plan) -> None:
     if not plan.adversary_steps:
         return
     model, table = new_codec(plan), quantiser(plan)
+    progress = _progress(
+        plan, "adversary", plan.adversary_steps, adversary.RATE_SHARE, adversary.EVERY
+    )
     trained = [restore_weights(name, plan.work, codec_training.parts(model)["decoder"])
                for name in ("decoder", "sharpen")]  # fmt: skip
     if not any(trained) and not plan.start:
@@ -269,7 +276,7 @@ def judged(plan: Plan) -> None:
     pool = decoder_training.examples(spoken(plan), table)
     said = [table.latents(codes).half() for codes in _talked(plan, table)]
     decoder_training.train_decoder(
-        model, pool, _progress(plan, "adversary", plan.adversary_steps, adversary.RATE_SHARE),
+        model, pool, progress,
         size=adversary.SIZE, frames=adversary.FRAMES, weights=adversary.WEIGHTS,
         compiled=plan.compiled, said=said,
         adversary=adversary.Adversary(table, model.device, before),

@@ -63,8 +63,16 @@ def taught(piece: Piece, steps: int) -> Adversary:
     critics = new()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adversary, "ALONE", steps)
-        critics.prepare(lambda: piece)
+        critics.prepare(lambda: piece, lambda _: None)
     return critics
+
+
+def test_critics_tell_how_long_they_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adversary, "ALONE", 5)
+    monkeypatch.setattr(adversary, "_REPORT", 2)
+    said: list[str] = []
+    new().prepare(lambda: (noise(1), noise(2), latents()), said.append)
+    assert said == [f"critics alone, step {step} of 5" for step in (0, 2, 4)]
 
 
 def test_critics_learn_texture() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from embedded.training import (
     train,
     warm,
 )
+from embedded.training import progress as progress_module
 from embedded.training.adversary import Adversary
 from embedded.training.decoder_training import decoder_error, examples
 from embedded.training.encoder_training import recordings
@@ -318,6 +320,22 @@ def test_rate_falls_in_given_share_of_steps(tmp_path: Path) -> None:
     progress = Progress("line", tmp_path, 10, fall=0.4)
     rates = [progress.slope(1) for _ in progress]
     assert rates == pytest.approx([1.0] * 7 + [0.75, 0.5, 0.25])
+
+
+def test_time_left_follows_latest_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first step takes 1,000 seconds, since much is set up there, and others take 60."""
+    now = 0.0
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
+    progress = Progress("line", tmp_path, 6, report=2)
+    now = 500.0  # data are read
+    for step in progress:
+        now += 60.0 if step else 1000.0
+    told = [line.split(", ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert told == [
+        "530.00 s a step, 35 min left", "60.00 s a step, 2 min left", "60.00 s a step, 0 min left",
+    ]  # fmt: skip
 
 
 def test_shortened_run_can_be_extended_again(tmp_path: Path) -> None:
