@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from embedded.pronunciation import SIGNS
 from embedded.training.kokoro import Teacher
-from embedded.training.quantise import ACTIVE, Quantiser
+from embedded.training.quantise import ACTIVE, BEAM, Quantiser
 from embedded.training.spectra import spectra
 from embedded.training.speech import levelled, speak
 from embedded.training.talker import (
@@ -108,7 +108,7 @@ def config(net: TalkerNet, codec: Any) -> dict[str, Any]:
             "vocab_size": ROWS,
             "tie_word_embeddings": True,
             "out_dim": shape.hidden,
-            "codec_config": codec.config.to_dict(),
+            "codec_config": codec.config.to_dict() | {"quantizer_beam": BEAM},
         },
         "text_config": text,
         "audio_stream_bos_id": BOC,

@@ -78,6 +78,11 @@ def spectra(samples: Tensor) -> Tensor:
     return found.reshape(-1, WIDTH)
 
 
+def bands_of(cepstra: Tensor) -> Tensor:
+    """Map cepstra ``[..., CEPSTRA]`` to the log amplitudes of bands ``[..., BANDS]``."""
+    return cepstra @ _COSINES
+
+
 @cache
 def curves(size: int) -> Tensor:
     """Return ``[CEPSTRA, size // 2 + 1]``: cepstra times this matrix are the log amplitudes at the

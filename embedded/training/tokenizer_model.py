@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embedded.training.causal import make_causal
-from embedded.training.quantise import LATENT, Quantiser
+from embedded.training.quantise import COMPONENTS, LATENT, Quantiser
 
 #: Sizes of the acoustic and the semantic half of a latent.
 _ACOUSTIC, _SEMANTIC = 64, LATENT - 64
@@ -123,15 +123,19 @@ def _draw_weights(model: Any) -> None:
 
 
 def set_books(model: Any, quantiser: Quantiser) -> None:
-    """Set the codebooks, with identities as projections around them."""
-    eye = torch.eye(LATENT)
+    """Set the codebooks, and the projections to the space in which distances are measured, and
+    back.
+    """
+    inwards = torch.eye(LATENT)
+    inwards[:COMPONENTS, :COMPONENTS] = quantiser.metric
     with torch.no_grad():
         for layer, book in zip(model.quantizer.quantizers, quantiser.books, strict=True):
-            layer.codebook.embed.copy_(book)
-            layer.codebook.embed_avg.copy_(book)
+            heard = book @ inwards
+            layer.codebook.embed.copy_(heard)
+            layer.codebook.embed_avg.copy_(heard)
             layer.codebook.cluster_size.fill_(1)
             layer.codebook.inited.fill_(1)
+            layer.project_in.weight.copy_(inwards.T)
+            layer.project_out.weight.copy_(torch.linalg.inv(inwards).T)
             for projection in (layer.project_in, layer.project_out):
-                if isinstance(projection, torch.nn.Linear):
-                    projection.weight.copy_(eye)
-                    projection.bias.zero_()
+                projection.bias.zero_()

@@ -115,6 +115,7 @@ class Plan:
     device: str
     compiled: bool
     start: Path | None = None
+    refit: bool = False
     decoder_from: Path | None = None
     encoder_from: Path | None = None
     talker_from: Path | None = None
@@ -184,12 +185,13 @@ def spoken(plan: Plan) -> Iterator[speech.Spoken]:
 def quantiser(plan: Plan) -> Quantiser:
     """Return the codebooks, fitted once, or those of the checkpoint that is trained further."""
     file = plan.work / "quantiser.safetensors"
-    if plan.start and not file.exists():
+    if plan.start and not plan.refit and not file.exists():
         warm.quantiser_of(plan.start).save(file)
     if not file.exists():
         heard = torch.cat([spectra(torch.from_numpy(one.samples)) for one in spoken(plan)])
-        made, left = quantise.fit(heard, 0)
-        print(f"{len(heard)} frames; variance left:", *(f"{x:.3f}" for x in left), file=sys.stderr)
+        known = warm.quantiser_of(plan.start) if plan.start else None
+        made, left = quantise.refit(heard, known) if known else quantise.fit(heard, 0)
+        print(f"{len(heard)} frames; variance left, as heard: {left:.3f}", file=sys.stderr)
         made.save(file)
     return Quantiser.load(file)
 
@@ -443,7 +445,9 @@ def write(plan: Plan) -> None:
 
 
 def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:
-    """Return the codes of the voices' clips: the checkpoint's own, if it has that clip."""
+    """Return the codes of the voices' clips: the checkpoint's own, if it has that clip and its
+    codes mean the same.
+    """
     return {
         voice: _clip(plan, table, voice) if (kept := _stored(plan, voice)) is None else kept
         for voice in export.VOICES
@@ -452,7 +456,7 @@ def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor
 
 def _stored(plan: Plan, voice: export.NamedVoice) -> torch.Tensor | None:
     file = plan.start and plan.start / "voices" / f"{voice.name}.safetensors"
-    if file is None or not file.exists():
+    if file is None or not file.exists() or plan.refit:
         return None
     with safe_open(file, "pt") as kept:
         codes: torch.Tensor = kept.get_tensor("codes").long().T
@@ -513,7 +517,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--rehearsals", type=int, default=30, help="rounds of five hundred utterances")
     add("--ears", type=Path, default=PYTHON, help="the interpreter that has the recogniser")
     add("--from", type=Path, dest="start", metavar="CHECKPOINT",
-        help="keep its codebooks, begin with its weights")  # fmt: skip
+        help="begin with its weights, and keep its codebooks unless --refit")  # fmt: skip
+    add(
+        "--refit",
+        action="store_true",
+        help="fit its codebooks further: codes nearly keep their "
+        "meaning, so all its weights are good to begin with",
+    )
     add("--decoder-from", type=Path, metavar="CHECKPOINT",
         help="begin with its decoder, whatever its codebooks")  # fmt: skip
     add("--encoder-from", type=Path, metavar="CHECKPOINT",
@@ -537,7 +547,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def plan_of(arguments: Sequence[str] | None = None) -> tuple[str, Plan]:
     """Parse a command line into the stage and its plan."""
-    values = vars(_parser().parse_args(arguments))
+    parser = _parser()
+    values = vars(parser.parse_args(arguments))
+    if values["refit"] and not values["start"]:
+        parser.error("--refit needs --from CHECKPOINT, whose codebooks it fits further")
     return values.pop("stage"), Plan(**values)
 
 

@@ -16,7 +16,7 @@ from embedded.training.pitch import PITCH_CODES
 from embedded.training.quantise import COMPONENTS, LATENT, PITCH_BOOK, Quantiser
 from embedded.training.talker import LETTERS, ROWS, SPECIALS, TalkerNet
 
-_BOOK = "quantizer.quantizers.{}.codebook.embed"
+_LAYER = "quantizer.quantizers.{}."
 
 
 class NotOurs(ValueError):
@@ -32,7 +32,10 @@ def quantiser_of(folder: Path) -> Quantiser:
         raise NotOurs(f"{folder} has no {ANALYSIS}: only what `export` wrote can be trained on")
     codec = _codec_tensors(folder)
     count = sum(name.endswith("codebook.embed") for name in codec)
-    books = torch.stack([codec[_BOOK.format(number)] for number in range(count)])
+    layers = map(_LAYER.format, range(count))
+    books = torch.stack(
+        [codec[f"{n}codebook.embed"] @ codec[f"{n}project_out.weight"].T for n in layers]
+    )
     return Quantiser(**load_file(folder / ANALYSIS), books=books)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from codec.families.higgs.decoder import HiggsDecoder
 from codec.families.higgs.encoder import HiggsEncoder, resample
 from codec.families.higgs.tensors import encoder_shapes
 from codec.family import CheckpointError, ClipError
+from codec.residual_codes import Codebook, encode
 from streaming.spec import Samples
 from tests.codec.encoder_oracle import resample as resample_by_definition
 
@@ -68,7 +71,7 @@ def test_encoder_equals_transformers(checkpoint: Path, speech: Samples, tmp_path
     run_oracle("encode", str(checkpoint), str(tmp_path / "clips.npz"), str(tmp_path / "out.npz"))
     expected = np.load(tmp_path / "out.npz")
     found = open_higgs(str(checkpoint))
-    config = found.encoder_config()
+    config = replace(found.encoder_config(), beam=1)  # as the class searches
     tensors = found.encoder_tensors()
     for dtype, least in ((torch.float64, 1.0), (torch.float32, 0.995)):
         mine = HiggsEncoder(config, tensors, dtype=dtype)
@@ -222,11 +225,33 @@ def test_checkpoint_without_encoder_tensors_cannot_encode(checkpoint: Path, tmp_
         {"strides": [1, 2]},
         {"strides": "x"},
         {"downsample_factor": 0},
+        {"quantizer_beam": 0},
+        {"quantizer_beam": 65},
+        {"quantizer_beam": "wide"},
     ],
 )
 def test_parse_encoder_config_refuses_unknown_variants(raw: dict) -> None:
     with pytest.raises(CheckpointError):
         parse_encoder_config(raw, CodecConfig())
+
+
+def test_encoder_keeps_as_many_choices_as_configured(
+    checkpoint: Path, speech: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more choices, codes' vectors add up to something nearer to what is encoded."""
+    found, errors = open_higgs(str(checkpoint)), list[float]()
+
+    def measured(x: torch.Tensor, books: Sequence[Codebook], beam: int) -> torch.Tensor:
+        codes = encode(x, books, beam)
+        total = sum(book.vectors[one] for book, one in zip(books, codes, strict=True))
+        errors.append(float((x - total).square().mean()))
+        return codes
+
+    monkeypatch.setattr("codec.families.higgs.encoder.encode", measured)
+    for beam in (1, 16):
+        config = parse_encoder_config({**found.raw, "quantizer_beam": beam}, found.config)
+        HiggsEncoder(config, found.encoder_tensors()).encode(speech)
+    assert errors[1] < 0.97 * errors[0]
 
 
 def test_encoder_config_is_full_size_by_default() -> None:

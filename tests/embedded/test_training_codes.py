@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from codec.residual_codes import Codebook, encode
 from embedded.training import dataset, guess
 from embedded.training.pitch import HOP, PITCH_CODES
-from embedded.training.quantise import ACTIVE, COMPONENTS, LATENT, Quantiser, fit
+from embedded.training.quantise import ACTIVE, BEAM, COMPONENTS, LATENT, Quantiser, fit, refit
 from embedded.training.scripts import NOTHING, Utterance, delayed, scripts_of, write
-from embedded.training.spectra import SUBFRAMES, WIDTH, spectra
+from embedded.training.spectra import (
+    BANDS,
+    CEPSTRA,
+    SUBFRAMES,
+    WIDTH,
+    bands_of,
+    mel_spaced,
+    spectra,
+)
 from embedded.training.talker import BOC, BOOKS, EOC, VOCABULARY
 from streaming.delay import apply_delay
 from tests.embedded.fake_teacher import FakeTeacher
@@ -28,20 +41,18 @@ def quantiser(points: torch.Tensor) -> Quantiser:
     return fit(points, seed=0, rounds=3)[0]
 
 
-def test_encode_chooses_nearest_code_of_each_codebook(
-    points: torch.Tensor, quantiser: Quantiser
-) -> None:
-    """As in the codec's class, each codebook is searched in turn, over the whole latent."""
-    some, pitch = points[:50], torch.arange(50) * 16 % PITCH_CODES
-    codes = quantiser.encode(some, pitch)
-    table = quantiser.books[1][pitch]
-    rest = torch.zeros(50, LATENT)
-    rest[:, :COMPONENTS] = quantiser.components(some)
-    rest = rest + table
-    for book in range(BOOKS):
-        distance = torch.cdist(rest.double(), quantiser.books[book].double())
-        assert torch.equal(distance.argmin(1), codes[:, book]), f"codebook {book}"
-        rest = rest - quantiser.books[book][codes[:, book]]
+def test_encode_equals_codecs_search(points: torch.Tensor, quantiser: Quantiser) -> None:
+    """The codec searches all codebooks over the whole latent, in the space of the projections."""
+    some, pitch = points[:400], torch.arange(400) * 2 % PITCH_CODES
+    latents = torch.zeros(400, LATENT)
+    latents[:, :COMPONENTS] = quantiser.components(some)
+    latents = latents + quantiser.books[1][pitch]
+    into = torch.eye(LATENT)
+    into[:COMPONENTS, :COMPONENTS] = quantiser.metric
+    books = [Codebook(book @ into, book, lambda rest: rest @ into) for book in quantiser.books]
+    same = quantiser.encode(some, pitch) == encode(latents, books, BEAM).T
+    assert same[:, 1].all()
+    assert same.all(1).double().mean() > 0.99, "rounding may decide between two"
 
 
 def test_three_spectral_codebooks_are_more_exact_than_one(
@@ -56,16 +67,57 @@ def test_three_spectral_codebooks_are_more_exact_than_one(
     assert not quantiser.books[ACTIVE:].any()
 
 
-def test_fit_returns_variance_left_by_each_codebook(points: torch.Tensor) -> None:
+def test_fit_returns_variance_left(points: torch.Tensor) -> None:
     """Little is left of copies of 1,100 points. Each has its own centre, or shares one with another
     point, and then the next codebook represents the rest.
     """
     few = points[:1100].repeat(3, 1)
-    left = fit(few, seed=0, rounds=3)[1]
-    assert left[0] > left[1] > left[2]
-    assert left[1] < 0.1
+    assert fit(few, seed=0, rounds=3)[1] < 0.01 < fit(points, seed=0, rounds=3)[1]
     with pytest.raises(ValueError, match="1024 centres"):
         fit(points[:900], seed=0)
+
+
+def heard_error(table: Quantiser, heard: torch.Tensor) -> float:
+    """Mean square of the errors, as they are heard."""
+    codes = table.encode(heard, torch.zeros(len(heard), dtype=torch.long))
+    made = table.latents(codes)[:, :COMPONENTS]
+    return float(((made - table.components(heard)) @ table.metric).square().mean())
+
+
+def test_refit_lowers_heard_error_and_keeps_analysis(
+    points: torch.Tensor, quantiser: Quantiser
+) -> None:
+    known = replace(quantiser, metric=torch.eye(COMPONENTS))
+    again, left = refit(points, known)
+    assert heard_error(again, points) < heard_error(replace(known, metric=again.metric), points)
+    assert 0 < left < 1
+    for name in ("mean", "basis", "scale"):
+        assert torch.equal(getattr(again, name), getattr(known, name)), name
+    others = [1, *range(ACTIVE, BOOKS)]
+    assert torch.equal(again.books[others], known.books[others]), "only spectra are fitted"
+
+
+def test_metric_weights_low_frequencies_more(points: torch.Tensor, quantiser: Quantiser) -> None:
+    """The same change of a band's amplitude counts more at 1 kHz than at 6 and at 10 kHz."""
+    hz = mel_spaced(BANDS + 2)[1:-1]
+    known = replace(quantiser, basis=torch.eye(WIDTH)[:, :COMPONENTS])  # of the first spectrum
+    metric, found = refit(points, known)[0].metric, []
+    for wanted in (1000, 6000, 10_000):
+        change = torch.zeros(COMPONENTS)
+        change[:CEPSTRA] = bands_of(torch.eye(CEPSTRA))[:, np.abs(hz - wanted).argmin()]
+        found.append(float((change @ metric).norm() / change.norm()))
+    assert found[0] > 1.5 * found[1] > 2 * found[2] > 0
+
+
+def test_table_without_metric_measures_plain_distances(
+    quantiser: Quantiser, tmp_path: Path
+) -> None:
+    """As written before there was a metric."""
+    old = {name: t for name, t in quantiser.analysis().items() if name != "metric"}
+    save_file(old | {"books": quantiser.books}, tmp_path / "old.safetensors")
+    assert torch.equal(Quantiser.load(tmp_path / "old.safetensors").metric, torch.eye(COMPONENTS))
+    quantiser.save(tmp_path / "new.safetensors")
+    assert torch.equal(Quantiser.load(tmp_path / "new.safetensors").metric, quantiser.metric)
 
 
 def utterance(text: str, frames: int, seed: int) -> Utterance:

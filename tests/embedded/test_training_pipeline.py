@@ -150,8 +150,11 @@ def test_checkpoint_clips_are_kept_unless_their_texts_change(
     monkeypatch.setattr(train, "_clip", speaks_anew)
     first, *others = export.VOICES
     monkeypatch.setattr(export, "VOICES", (replace(first, text="another one."), *others))
-    found = train._clips(replace(made, start=made.out), train.quantiser(made))
+    table = train.quantiser(made)
+    found = train._clips(replace(made, start=made.out), table)
     assert spoken == [first.name]
+    assert len(train._clips(replace(made, start=made.out, refit=True), table)) == 5
+    assert spoken[1:] == [voice.name for voice in export.VOICES], "refit codes mean other sounds"
     for voice, codes in list(found.items())[1:]:
         kept = load_file(made.out / "voices" / f"{voice.name}.safetensors")["codes"]
         assert torch.equal(codes.T.to(torch.int16), kept)

@@ -87,6 +87,24 @@ def test_decoder_training_keeps_other_weights_bit_for_bit(plan: train.Plan, old:
         assert torch.equal(tensor, load_file(plan.out / ANALYSIS)[name])
 
 
+def test_refit_fits_codebooks_of_checkpoint_further(plan: train.Plan, old: Path) -> None:
+    """Its weights are kept, as the latents mean the same. Code vectors are written with few bits,
+    which the codec then has too.
+    """
+    train.write(replace(plan, refit=True))
+    before, after = warm.quantiser_of(old), warm.quantiser_of(plan.out)
+    assert not torch.equal(before.books, after.books)
+    for name in ("mean", "basis", "scale", "metric"):
+        assert torch.equal(getattr(before, name), getattr(after, name)), name
+    theirs, ours = (load_file(folder / "model.safetensors") for folder in (old, plan.out))
+    changed = {name for name in theirs if not torch.equal(theirs[name], ours[name])}
+    assert all(name.startswith(f"{export.CODEC}quantizer.quantizers.") for name in changed)
+    fresh = train.quantiser(plan).books
+    assert float((fresh - after.books).abs().max()) < 0.01 * float(fresh.abs().max())
+    with pytest.raises(SystemExit):
+        train.plan_of(["quantiser", "--refit"])
+
+
 def test_decoder_from_other_folder_replaces_decoder_of_checkpoint(
     plan: train.Plan, tmp_path: Path
 ) -> None:

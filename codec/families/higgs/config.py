@@ -22,6 +22,8 @@ from streaming.spec import CodecSpec
 
 _ACOUSTIC_DIM = 256
 _SEMANTIC_DIM = 768
+#: A frame of a wider search would take too much memory.
+LARGEST_BEAM = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ class HubertSizes:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Sizes of one encoder. The product of ``ratios`` is the hop length, as in the decoder."""
+    """Sizes of one encoder. The product of ``ratios`` is the hop length, as in the decoder.
+
+    ``beam``: choices of codes that are kept while a frame is quantised; 1 in published codecs.
+    """
 
     codec: CodecConfig
     encoder_dim: int = 64
@@ -137,6 +142,7 @@ class EncoderConfig:
     strides: tuple[int, ...] = (1, 1)
     dilations: tuple[int, ...] = (1, 1)
     hubert: HubertSizes = field(default_factory=HubertSizes)
+    beam: int = 1
 
     def __post_init__(self) -> None:
         hubert = self.hubert
@@ -147,6 +153,8 @@ class EncoderConfig:
             raise CheckpointError("semantic blocks with strides are not known here")
         if self.semantic_stride < 1:
             raise CheckpointError("the semantic model is slower than the codec's frames")
+        if not 1 <= self.beam <= LARGEST_BEAM:
+            raise CheckpointError(f"quantizer_beam is {self.beam}, not 1 to {LARGEST_BEAM}")
 
     @property
     def semantic_stride(self) -> int:
@@ -179,6 +187,7 @@ def parse_encoder_config(raw: Mapping[str, Any], codec: CodecConfig) -> EncoderC
             strides=_ints(raw.get("strides", full.strides)),
             dilations=_ints(raw.get("block_dilations", full.dilations)),
             hubert=_parse_hubert(raw.get("semantic_model_config") or {}),
+            beam=int(raw.get("quantizer_beam", full.beam)),
         )
     except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError("the encoder's configuration cannot be read") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from codec.families.higgs.config import EncoderConfig, HubertSizes
 from codec.family import padded_clip
 from codec.layer_ranges import DILATIONS, KERNEL
+from codec.residual_codes import Codebook, encode
 from streaming.spec import Codes, Samples
 
 _LEAST_ALPHA = 1e-9
@@ -53,7 +55,10 @@ class HiggsEncoder:
         semantic = semantic_features(self._config, self._weights, x)
         joined = torch.cat([acoustic, semantic], 1).transpose(1, 2)
         joined = F.linear(joined, self._weights["fc.weight"], self._weights["fc.bias"])
-        codes: Codes = self._quantise(joined[0]).cpu().numpy().astype(np.int16)
+        codebooks = [self._codebook(index) for index in range(self._config.codec.num_codebooks)]
+        codes: Codes = (
+            encode(joined[0], codebooks, self._config.beam).cpu().numpy().astype(np.int16)
+        )
         return codes
 
     def _acoustic(self, x: Tensor) -> Tensor:
@@ -84,19 +89,11 @@ class HiggsEncoder:
         weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
         return F.conv1d(x, weight, bias, stride, padding, dilation)
 
-    def _quantise(self, rest: Tensor) -> Tensor:
-        """Quantise ``[T, wide]`` to codes ``[K, T]``; each codebook encodes the last one's
-        residual.
-        """
-        codes = []
-        for index in range(self._config.codec.num_codebooks):
-            name = f"quantizer.quantizers.{index}"
-            table = self._weights[f"{name}.codebook.embed"]
-            x = self._project(f"{name}.project_in", rest)
-            far = x.square().sum(1, keepdim=True) - 2 * x @ table.T + table.square().sum(1)
-            codes.append((-far).max(1).indices)
-            rest = rest - self._project(f"{name}.project_out", table[codes[-1]])
-        return torch.stack(codes)
+    def _codebook(self, index: int) -> Codebook:
+        name = f"quantizer.quantizers.{index}"
+        table = self._weights[f"{name}.codebook.embed"]
+        vectors = self._project(f"{name}.project_out", table)
+        return Codebook(table, vectors, partial(self._project, f"{name}.project_in"))
 
     def _project(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
