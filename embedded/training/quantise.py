@@ -155,14 +155,16 @@ def _heard(basis: Tensor, scale: Tensor) -> Tensor:
     bands = bands_of((scale * basis.T).unflatten(1, (SUBFRAMES, CEPSTRA))) * by_band
     square = bands.flatten(1) @ bands.flatten(1).T
     back = torch.linalg.inv(torch.linalg.cholesky(square / square.diagonal().mean()))
-    return torch.linalg.inv(back.bfloat16().float())
+    metric: Tensor = torch.linalg.inv(back.bfloat16().float())
+    return metric
 
 
 def _audible(spectra: Tensor) -> Tensor:
     """Return the weights of frames ``[n]``: quiet ones count less."""
     levels = spectra.unflatten(1, (SUBFRAMES, CEPSTRA))[..., 0].mean(1) / BANDS**0.5
     below = levels.quantile(_LOUD_SHARE) - levels
-    return ((_QUIET - below) / (_QUIET - _LOUD)).clamp(_LEAST, 1)
+    weights: Tensor = ((_QUIET - below) / (_QUIET - _LOUD)).clamp(_LEAST, 1)
+    return weights
 
 
 def _fitted(
@@ -188,7 +190,7 @@ def _best(x: Tensor, codes: Tensor, books: Tensor, weights: Tensor) -> tuple[Ten
             square.view(-1).index_add_(0, one * len(square) + other, weights)
     square.diagonal().add_(_KEPT)
     solved: Tensor = torch.linalg.solve(square.double(), wanted.double())
-    return solved.float().split(size)
+    return torch.split(solved.float(), size)
 
 
 def fit(spectra: Tensor, seed: int, rounds: int = 12) -> tuple[Quantiser, float]:
