@@ -47,59 +47,62 @@ class Codebook:
         return first.scatter_reduce(0, kinds, numbers, "amin")[kinds]
 
 
-def encode(x: Tensor, codebooks: Sequence[Codebook], beam: int = 1) -> Tensor:
-    """Find codes whose vectors add up to something near each row of ``x``.
-
-    Args:
-        x: ``[n, wide]``.
-        codebooks: in their order; each encodes what the ones before leave.
-        beam: number of choices of the codes so far that are kept. With 1, the nearest code of each
-            codebook is taken.
-
-    Returns:
-        ``[K, n]``. Of codes with equal vectors, the lowest.
-    """
-    steps = [
-        _Step(book, book.lowest(), _is_apart(book, codebooks[number + 1 :]))
-        for number, book in enumerate(codebooks)
-    ]
-    return torch.cat([_search(part, steps, beam) for part in torch.split(x, _CHUNK)], 1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A codebook in the search. ``is_last_word``: whether later ones cannot make up for its errors,
-    so that each choice only goes on with the nearest code.
+    """A codebook in the search. ``lowest``: of each code. ``is_apart``: its vectors are orthogonal
+    to those of all later codebooks, which thus cannot make up for its errors. So each choice goes
+    on with the nearest code only.
     """
 
     book: Codebook
     lowest: Tensor
-    is_last_word: bool
+    is_apart: bool
+
+
+class ResidualSearch:
+    """Finds codes whose vectors add up to something near a given vector.
+
+    Args:
+        codebooks: in their order; each encodes what the ones before leave.
+        beam: number of choices of the codes so far that are kept. With 1, the nearest code of each
+            codebook is taken.
+    """
+
+    def __init__(self, codebooks: Sequence[Codebook], beam: int = 1) -> None:
+        self._beam = beam
+        self._steps = [
+            _Step(book, book.lowest(), _is_apart(book, codebooks[number + 1 :]))
+            for number, book in enumerate(codebooks)
+        ]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the codes ``[K, n]`` of vectors ``[n, wide]``; of equal code vectors, the
+        lowest code.
+        """
+        return torch.cat([self._encode(part) for part in torch.split(x, _CHUNK)], 1)
+
+    def _encode(self, x: Tensor) -> Tensor:
+        rest = x[:, None]  # [n, choices, wide]
+        chosen: list[Tensor] = []  # of each codebook [n, choices]
+        nearest = rest.new_zeros(rest.shape[:2])
+        for step in self._steps:
+            distances = step.book.distances(rest)
+            size = distances.shape[-1]
+            if step.is_apart:
+                nearest, code = distances.min(-1)
+            else:
+                count = min(self._beam, distances.shape[1] * size)
+                nearest, at = distances.flatten(1).topk(count, largest=False)
+                earlier, code = at // size, at % size
+                chosen = [codes.gather(1, earlier) for codes in chosen]
+                rest = rest.gather(1, earlier[..., None].expand(-1, -1, rest.shape[-1]))
+            code = step.lowest[code]
+            chosen.append(code)
+            rest = rest - step.book.vectors[code]
+        best = nearest.argmin(1, keepdim=True)
+        return torch.stack([codes.gather(1, best)[:, 0] for codes in chosen])
 
 
 def _is_apart(book: Codebook, later: Sequence[Codebook]) -> bool:
-    """Whether a codebook's vectors are orthogonal to all of the ``later`` ones."""
     own = book.project(book.vectors)
     return not any((own @ book.project(other.vectors).T).any() for other in later)
-
-
-def _search(x: Tensor, steps: Sequence[_Step], beam: int) -> Tensor:
-    rest = x[:, None]  # [n, choices, wide]
-    chosen: list[Tensor] = []  # of each codebook [n, choices]
-    far = rest.new_zeros(rest.shape[:2])
-    for step in steps:
-        apart = step.book.distances(rest)
-        size = apart.shape[-1]
-        if step.is_last_word:
-            far, code = apart.min(-1)
-        else:
-            count = min(beam, apart.shape[1] * size)
-            far, near = apart.flatten(1).topk(count, largest=False)
-            earlier, code = near // size, near % size
-            chosen = [codes.gather(1, earlier) for codes in chosen]
-            rest = rest.gather(1, earlier[..., None].expand(-1, -1, rest.shape[-1]))
-        code = step.lowest[code]
-        chosen.append(code)
-        rest = rest - step.book.vectors[code]
-    best = far.argmin(1, keepdim=True)
-    return torch.stack([codes.gather(1, best)[:, 0] for codes in chosen])

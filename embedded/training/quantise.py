@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from codec.residual_codes import Codebook, encode
+from codec.residual_codes import Codebook, ResidualSearch
 from embedded.training.pitch import PITCH, PITCH_CODES, pitch_table
 from embedded.training.spectra import BANDS, CEPSTRA, SUBFRAMES, WIDTH, bands_of, mel_spaced
 
@@ -41,7 +41,8 @@ BEAM = 16
 _ROUNDS, _FITTING_BEAM, _KEPT = 8, 8, 2.0
 #: Weights of errors from these frequencies on (Hz).
 _HEARD = ((0, 1.0), (4000, 0.5), (8000, 0.25))
-#: Frames count fully down to this far below the loud ones (nepers), then less and less.
+#: Frames count fully until they are so far below the loud ones (nepers), then less and less, until
+#: so far, and finally this much.
 _LOUD, _QUIET, _LEAST = 1.0, 4.6, 0.1
 #: The loudness that this share of the frames does not reach is that of the loud ones.
 _LOUD_SHARE = 0.95
@@ -51,8 +52,8 @@ _LOUD_SHARE = 0.95
 class Quantiser:
     """``mean`` ``[WIDTH]``, ``basis`` ``[WIDTH, COMPONENTS]``, ``books`` ``[8, 1024, LATENT]``.
 
-    ``metric`` ``[COMPONENTS, COMPONENTS]``: errors are as large as they are after multiplication
-    by it. Identity in checkpoints that have none.
+    ``metric`` ``[COMPONENTS, COMPONENTS]``: an error ``[COMPONENTS]`` is as large as its product
+    with this matrix. Identity in checkpoints that have none.
     """
 
     mean: Tensor
@@ -141,13 +142,13 @@ def _means(points: Tensor, rounds: int, generator: torch.Generator) -> Tensor:
 def _codes(x: Tensor, books: Sequence[Tensor], metric: Tensor, beam: int) -> Tensor:
     """Return the codes ``[n, 3]`` of components ``[n, COMPONENTS]``."""
     heard = [Codebook(book @ metric, book @ metric) for book in books]
-    return encode(x @ metric, heard, beam).T
+    return ResidualSearch(heard, beam).encode(x @ metric).T
 
 
-def _heard(basis: Tensor, scale: Tensor) -> Tensor:
-    """Return the ``metric`` of components: a matrix whose square is that of the weighted log
-    amplitudes of the bands. Its inverse is exact in bfloat16, as the codec multiplies code vectors
-    by it.
+def _metric(basis: Tensor, scale: Tensor) -> Tensor:
+    """Return the ``metric``: components times it are as long as the log amplitudes of the bands,
+    weighted, but for a factor. Its inverse, with which the codec multiplies code vectors, is exact
+    in bfloat16.
     """
     limits, weights = zip(*_HEARD, strict=True)
     hz = mel_spaced(BANDS + 2)[1:-1]
@@ -216,7 +217,7 @@ def fit(spectra: Tensor, seed: int, rounds: int = 12) -> tuple[Quantiser, float]
     covariance = centred.T @ centred / kept
     basis = torch.linalg.eigh(covariance)[1].flip(1)[:, :COMPONENTS].contiguous()
     scale = (centred @ basis).pow(2).mean().sqrt()
-    metric = _heard(basis, scale)
+    metric = _metric(basis, scale)
     books = torch.zeros(BOOKS, CODES, LATENT)
     rest = centred @ basis / scale @ metric
     for book in SPECTRAL:
@@ -239,7 +240,7 @@ def refit(spectra: Tensor, known: Quantiser) -> tuple[Quantiser, float]:
     Returns:
         As :func:`fit`.
     """
-    kept, metric = int(len(spectra) * (1 - _UNSEEN)), _heard(known.basis, known.scale)
+    kept, metric = int(len(spectra) * (1 - _UNSEEN)), _metric(known.basis, known.scale)
     x, other = known.components(spectra).split([kept, len(spectra) - kept])
     before = [known.books[book, :, :COMPONENTS] for book in SPECTRAL]
     after = _fitted(x, before, metric, _audible(spectra[:kept]))

@@ -521,8 +521,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--refit",
         action="store_true",
-        help="fit its codebooks further: codes nearly keep their "
-        "meaning, so all its weights are good to begin with",
+        help="fit its codebooks further; codes nearly keep their meaning",
     )
     add("--decoder-from", type=Path, metavar="CHECKPOINT",
         help="begin with its decoder, whatever its codebooks")  # fmt: skip

@@ -22,7 +22,7 @@ from codec.families.higgs.decoder import HiggsDecoder
 from codec.families.higgs.encoder import HiggsEncoder, resample
 from codec.families.higgs.tensors import encoder_shapes
 from codec.family import CheckpointError, ClipError
-from codec.residual_codes import Codebook, encode
+from codec.residual_codes import Codebook, ResidualSearch
 from streaming.spec import Samples
 from tests.codec.encoder_oracle import resample as resample_by_definition
 
@@ -241,13 +241,18 @@ def test_encoder_keeps_as_many_choices_as_configured(
     """With more choices, codes' vectors add up to something nearer to what is encoded."""
     found, errors = open_higgs(str(checkpoint)), list[float]()
 
-    def measured(x: torch.Tensor, books: Sequence[Codebook], beam: int) -> torch.Tensor:
-        codes = encode(x, books, beam)
-        total = sum(book.vectors[one] for book, one in zip(books, codes, strict=True))
-        errors.append(float((x - total).square().mean()))
-        return codes
+    class Measured(ResidualSearch):
+        def __init__(self, codebooks: Sequence[Codebook], beam: int) -> None:
+            super().__init__(codebooks, beam)
+            self._codebooks = codebooks
 
-    monkeypatch.setattr("codec.families.higgs.encoder.encode", measured)
+        def encode(self, x: torch.Tensor) -> torch.Tensor:
+            codes = super().encode(x)
+            vectors = [book.vectors[one] for book, one in zip(self._codebooks, codes, strict=True)]
+            errors.append(float((x - torch.stack(vectors).sum(0)).square().mean()))
+            return codes
+
+    monkeypatch.setattr("codec.families.higgs.encoder.ResidualSearch", Measured)
     for beam in (1, 16):
         config = parse_encoder_config({**found.raw, "quantizer_beam": beam}, found.config)
         HiggsEncoder(config, found.encoder_tensors()).encode(speech)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from codec.residual_codes import Codebook, encode
+from codec.residual_codes import Codebook, ResidualSearch
 
 SIZE, WIDE, COUNT = 6, 4, 3
 
@@ -21,6 +21,10 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def tables(generator: torch.Generator) -> list[Tensor]:
     return [torch.randn(SIZE, WIDE, generator=generator) / (n + 1) for n in range(COUNT)]
+
+
+def encode(x: Tensor, books: list[Codebook], beam: int = 1) -> Tensor:
+    return ResidualSearch(books, beam).encode(x)
 
 
 def error(x: Tensor, tables: list[Tensor], codes: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from codec.residual_codes import Codebook, encode
+from codec.residual_codes import Codebook, ResidualSearch
 from embedded.training import dataset, guess
 from embedded.training.pitch import HOP, PITCH_CODES
 from embedded.training.quantise import ACTIVE, BEAM, COMPONENTS, LATENT, Quantiser, fit, refit
@@ -50,7 +50,7 @@ def test_encode_equals_codecs_search(points: torch.Tensor, quantiser: Quantiser)
     into = torch.eye(LATENT)
     into[:COMPONENTS, :COMPONENTS] = quantiser.metric
     books = [Codebook(book @ into, book, lambda rest: rest @ into) for book in quantiser.books]
-    same = quantiser.encode(some, pitch) == encode(latents, books, BEAM).T
+    same = quantiser.encode(some, pitch) == ResidualSearch(books, BEAM).encode(latents).T
     assert same[:, 1].all()
     assert same.all(1).double().mean() > 0.99, "rounding may decide between two"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from codec.families.higgs.config import EncoderConfig, HubertSizes
 from codec.family import padded_clip
 from codec.layer_ranges import DILATIONS, KERNEL
-from codec.residual_codes import Codebook, encode
+from codec.residual_codes import Codebook, ResidualSearch
 from streaming.spec import Codes, Samples
 
 _LEAST_ALPHA = 1e-9
@@ -41,6 +41,8 @@ class HiggsEncoder:
         self._config, self._dtype = config, dtype
         self._device = torch.device(device)
         self._weights = {name: t.to(self._device, dtype) for name, t in tensors.items()}
+        codebooks = [self._codebook(index) for index in range(config.codec.num_codebooks)]
+        self._search = ResidualSearch(codebooks, config.beam)
 
     @torch.inference_mode()
     def encode(self, samples: Samples) -> Codes:
@@ -55,10 +57,7 @@ class HiggsEncoder:
         semantic = semantic_features(self._config, self._weights, x)
         joined = torch.cat([acoustic, semantic], 1).transpose(1, 2)
         joined = F.linear(joined, self._weights["fc.weight"], self._weights["fc.bias"])
-        codebooks = [self._codebook(index) for index in range(self._config.codec.num_codebooks)]
-        codes: Codes = (
-            encode(joined[0], codebooks, self._config.beam).cpu().numpy().astype(np.int16)
-        )
+        codes: Codes = self._search.encode(joined[0]).cpu().numpy().astype(np.int16)
         return codes
 
     def _acoustic(self, x: Tensor) -> Tensor:
