@@ -119,6 +119,7 @@ class Plan:
     decoder_from: Path | None = None
     encoder_from: Path | None = None
     talker_from: Path | None = None
+    blend: float = 1.0
     rate: float = 1.0
     fall: float = FALL
     ears: Path = PYTHON
@@ -379,21 +380,33 @@ def talker(plan: Plan) -> None:
     talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
 
 
+def _trained_talker(plan: Plan) -> tuple[TalkerNet, bool]:
+    """Return the talker after stage ``talker``, on the CPU, blended with the checkpoint's, and
+    whether it has been trained.
+    """
+    net = _new_talker(plan).cpu()
+    before = copy.deepcopy(net.state_dict())
+    trained = bool(restore_weights("talker", plan.work, net))
+    if trained and plan.start:
+        with torch.no_grad():
+            for name, weight in net.state_dict().items():
+                weight.lerp_(before[name], 1 - plan.blend)
+    return net, trained or plan.start is not None
+
+
 def _learned_talker(plan: Plan) -> tuple[TalkerNet, bool]:
     """Return the talker so far, on the CPU, and whether it has been trained."""
-    net = _new_talker(plan)
-    steps = [restore_weights(name, plan.work, net) for name in ("talker", "rehearse")]
-    return net.cpu(), any(steps) or plan.start is not None
+    net, trained = _trained_talker(plan)
+    rehearsed = bool(restore_weights("rehearse", plan.work, net))
+    return net, trained or rehearsed
 
 
 def rehearse(plan: Plan) -> None:
     """Rehearse the talker with the current decoder, on the CPU in float32."""
     if not plan.rehearsals:
         return
-    net, began, table = _new_talker(plan).cpu(), _new_talker(plan).cpu(), quantiser(plan)
-    for one in (net, began):
-        restore_weights("talker", plan.work, one)
-    model = _learned_codec(plan).cpu()
+    (net, _), table = _trained_talker(plan), quantiser(plan)
+    began, model = copy.deepcopy(net), _learned_codec(plan).cpu()
 
     @torch.inference_mode()
     def hear(codes: Sequence[Ints]) -> list[str]:
@@ -529,6 +542,8 @@ def _parser() -> argparse.ArgumentParser:
         help="begin with its encoder but for the last layer, likewise")  # fmt: skip
     add("--talker-from", type=Path, metavar="CHECKPOINT",
         help="begin with what its talker knows of reading, likewise")  # fmt: skip
+    add("--blend", type=float, default=1.0, metavar="SHARE",
+        help="of the trained talker's weights in their mean with the checkpoint's")  # fmt: skip
     add(
         "--rate",
         type=float,
@@ -550,6 +565,10 @@ def plan_of(arguments: Sequence[str] | None = None) -> tuple[str, Plan]:
     values = vars(parser.parse_args(arguments))
     if values["refit"] and not values["start"]:
         parser.error("--refit needs --from CHECKPOINT, whose codebooks it fits further")
+    if not 0 <= values["blend"] <= 1:
+        parser.error(f"--blend {values['blend']}: a share from 0 to 1")
+    if values["blend"] < 1 and not values["start"]:
+        parser.error("--blend needs --from CHECKPOINT, whose talker it takes the remainder from")
     return values.pop("stage"), Plan(**values)
 
 

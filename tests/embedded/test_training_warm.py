@@ -16,6 +16,7 @@ from embedded.training import decoder_training, export, tokenizer_model, train, 
 from embedded.training.decoder_training import decode, decoder_error, examples
 from embedded.training.export import ANALYSIS
 from embedded.training.pitch import HOP, PITCH_CODES
+from embedded.training.progress import Progress
 from embedded.training.quantise import COMPONENTS, LATENT, fit
 from embedded.training.spectra import spectra
 from embedded.training.speech import Spoken
@@ -103,6 +104,50 @@ def test_refit_fits_codebooks_of_checkpoint_further(plan: train.Plan, old: Path)
     assert float((fresh - after.books).abs().max()) < 0.01 * float(fresh.abs().max())
     with pytest.raises(SystemExit):
         train.plan_of(["quantiser", "--refit"])
+
+
+def test_blend_is_mean_of_trained_talker_and_checkpoint(plan: train.Plan, old: Path) -> None:
+    """A rehearsed talker began there, so it is not blended again."""
+    torch.manual_seed(8)
+    trained, rehearsed = TalkerNet(SMALL), TalkerNet(SMALL)
+    blended = replace(plan, blend=0.25)
+
+    def written(of: train.Plan) -> torch.Tensor:
+        train.write(of)
+        return layers(of.out)
+
+    before = layers(old)
+    assert torch.equal(written(blended), before), "nothing was trained"
+    Progress("talker", plan.work, 1).keep(trained)
+    mean = 0.75 * before + 0.25 * joined(trained)
+    assert torch.allclose(written(blended), mean, rtol=0.01, atol=1e-4)
+    assert torch.allclose(written(plan), joined(trained), rtol=0.01, atol=1e-4)
+    Progress("rehearse", plan.work, 1).keep(rehearsed)
+    assert torch.allclose(written(blended), joined(rehearsed), rtol=0.01, atol=1e-4)
+
+
+def layers(folder: Path) -> torch.Tensor:
+    """Return all weights of a checkpoint's talker's layers."""
+    net = TalkerNet(SMALL)
+    warm.fill_talker(net, folder)
+    return joined(net)
+
+
+def joined(net: TalkerNet) -> torch.Tensor:
+    """Return all weights of its layers."""
+    return torch.cat([weight.detach().flatten() for weight in net.layers.parameters()])
+
+
+@pytest.mark.parametrize("options", [["--blend", "1.5"], ["--blend", "-1"], ["--blend", "nan"]])
+def test_blend_is_a_share_of_trained_and_checkpoint(
+    options: list[str], old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train.plan_of(["talker", "--from", str(old), *options])
+    assert "from 0 to 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train.plan_of(["talker", "--blend", ".5"])
+    assert "--from" in capsys.readouterr().err
 
 
 def test_decoder_from_other_folder_replaces_decoder_of_checkpoint(
