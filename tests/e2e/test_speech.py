@@ -61,8 +61,9 @@ def test_streamed_audio_with_full_lookahead_equals_whole_audio(
 ) -> None:
     text = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
     sampling: dict[str, Any] = {"temperature": temperature, "seed": 7}
-    # A limit on chunks, whose size otherwise depends on the machine's speed.
+    # Limits on chunks, whose size otherwise depends on the machine's speed.
     exact = ChunkingOptions(
+        first_chunk_frames=12,
         max_chunk_frames=12,
         first_lookahead_frames=RECEPTIVE_FIELD,
         lookahead_frames=RECEPTIVE_FIELD,
@@ -77,7 +78,7 @@ def test_streamed_audio_with_full_lookahead_equals_whole_audio(
 def test_embedded_voice_chunks_equal_whole_audio_without_lookahead(speaking: Service) -> None:
     """The embedded voice's decoder is causal and needs no lookahead."""
     text = "The quick brown fox jumps over the lazy dog near the river bank."
-    small = ChunkingOptions(max_chunk_frames=12)
+    small = ChunkingOptions(first_chunk_frames=12, max_chunk_frames=12)
     got, chunks = spoken(speaking, text, temperature=0.0, chunking=small)
     want, _ = spoken(speaking, text, temperature=0.0, mode="whole")
     assert chunks > 2
