@@ -8,8 +8,9 @@ beside those that the codes represent, so speech must also say what its codes sa
 
 Distances are measured from the speech of the decoder as it was before, not from the teacher's: they
 keep its sharpened formants, which distances from the teacher would smooth again long before the
-critics are heard. The critics' gradient is balanced: at the waveform, it is always the same
-multiple of the distances'. Otherwise its size would depend on how sure the critics are.
+critics are heard. That speech is made from latents that were not quantised, since it sounds better.
+The critics' gradient is balanced: at the waveform, it is always the same multiple of the
+distances'. Otherwise its size would depend on how sure the critics are.
 """
 
 from __future__ import annotations
@@ -172,7 +173,9 @@ class Adversary:
 
     @torch.no_grad()
     def target(self, latents: Tensor, random: np.random.Generator) -> Tensor:
-        """Return the waveforms from which distances are measured, ``[B, T * HOP]``."""
+        """Return the waveforms ``[B, T * HOP]`` from which distances are measured: what the decoder
+        said before of these ``latents``.
+        """
         with autocast(latents.device.type):
             said = self._before(latents).float()
         noise = random.standard_normal(said.shape, np.float32)

@@ -46,21 +46,25 @@ EVEN: Mapping[str, float] = {"wave": 1.0, "raised": 0.0, "spectral": 1.0, "mel":
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, both float16, and the
-    frequency up to which samples are compared.
+    """An utterance's latents ``[T, LATENT]`` and samples ``[T * HOP]``, both float16, the frequency
+    up to which samples are compared, and the latents before they were quantised, if they are known.
     """
 
     latents: Tensor
     samples: Tensor
     low_hz: float = _HARMONICS * _USUAL_HZ
+    exact: Tensor | None = None
 
 
 def examples(said: Iterable[Spoken], quantiser: Quantiser) -> list[Example]:
     """Pair the teacher's speech with the latents of its codes."""
     made = []
     for one in said:
-        latents = quantiser.latents(codes_of(one, quantiser)).half()
-        made.append(Example(latents, torch.from_numpy(one.samples).half(), _low_hz(one.pitch)))
+        heard, pitch = spectra(torch.from_numpy(one.samples)), torch.from_numpy(one.pitch)
+        latents = quantiser.latents(quantiser.encode(heard, pitch)).half()
+        exact = quantiser.exact(heard, pitch).half()
+        samples = torch.from_numpy(one.samples).half()
+        made.append(Example(latents, samples, _low_hz(one.pitch), exact))
     return made
 
 
@@ -136,25 +140,29 @@ def decode(model: Any, latents: Tensor) -> Tensor:
 
 def batch(
     pool: Sequence[Example], random: np.random.Generator, size: int, frames: int
-) -> tuple[Tensor, Tensor, Tensor, slice]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, slice]:
     """Draw pieces of utterances: all from the beginnings, all from the ends, where silence must
     stay silent, or all from anywhere.
 
     Returns:
-        Latents, samples, ``low_hz``, and the slice of samples to compare. It excludes the first
-        frame of pieces that begin within an utterance, since the frames before are unknown.
+        Latents, samples, ``low_hz``, the exact latents (the latents where these are unknown), and
+        the slice of samples to compare. It excludes the first frame of pieces that begin within an
+        utterance, since the frames before are unknown.
     """
-    latents, samples, low_hz, place = [], [], [], int(random.integers(4))
+    latents, samples, low_hz, exact = [], [], [], []
+    place = int(random.integers(4))
     lengths = np.array([len(example.latents) for example in pool], float)
     for i in random.choice(len(pool), size, p=lengths / lengths.sum()):
         last = len(pool[i].latents) - frames
         start = (0, last)[place] if place < 2 else int(random.integers(last + 1))
-        latents.append(pool[i].latents[start : start + frames])
-        samples.append(pool[i].samples[start * HOP : (start + frames) * HOP])
-        low_hz.append(pool[i].low_hz)
+        one, piece = pool[i], slice(start, start + frames)
+        latents.append(one.latents[piece])
+        samples.append(one.samples[start * HOP : (start + frames) * HOP])
+        low_hz.append(one.low_hz)
+        exact.append((one.latents if one.exact is None else one.exact)[piece])
     known = slice(HOP if place else 0, None)
-    heard = torch.stack(samples).float()
-    return torch.stack(latents).float(), heard, torch.tensor(low_hz), known
+    said, heard, meant = (torch.stack(x).float() for x in (latents, samples, exact))
+    return said, heard, torch.tensor(low_hz), meant, known
 
 
 def _frames(samples: slice) -> slice:
@@ -262,9 +270,10 @@ def train_decoder(
     tested = list(pool[:_TESTED])
     usable = [e for e in pool[_TESTED:] if len(e.latents) >= frames]
 
-    def drawn(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, slice]:
-        latents, samples, low_hz, known = batch(usable, random, size, frames)
-        return latents.to(device), samples.to(device), low_hz.to(device), known
+    def drawn(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, slice]:
+        *found, known = batch(usable, random, size, frames)
+        latents, samples, low_hz, exact = (x.to(device) for x in found)
+        return latents, samples, low_hz, exact, known
 
     def say(latents: Tensor) -> Tensor:
         with autocast(device.type):
@@ -272,19 +281,19 @@ def train_decoder(
 
     @torch.no_grad()
     def heard(random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        latents, samples, _, known = drawn(random)
+        latents, samples, _, _, known = drawn(random)
         return say(latents)[:, known], samples[:, known], latents[:, _frames(known)]
 
     def lose(random: np.random.Generator) -> dict[str, Tensor]:
         nonlocal hot
         if adversary is not None:
             adversary.prepare(partial(heard, random), progress.say)
-        latents, samples, low_hz, known = drawn(random)
+        latents, samples, low_hz, exact, known = drawn(random)
         made, wanted, judged = say(latents)[:, known], samples[:, known], dict[str, Tensor]()
         if adversary is None:
             apart = losses(made, wanted, low_hz)
         else:
-            target = adversary.target(latents, random)[:, known]
+            target = adversary.target(exact, random)[:, known]
             apart = losses(adversary.measured(made), target, low_hz)
             judged = adversary.losses(made, wanted, latents[:, _frames(known)], progress.slope(50))
         if weights["burst"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,13 @@ import pytest
 import soxr
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from codec.families.higgs.checkpoint import open_higgs
 from embedded.pronunciation import sounds
 from embedded.text import normalise
-from embedded.training import decoder_training, encoder_training, export
+from embedded.training import adversary, decoder_training, encoder_training, export
+from embedded.training.adversary import Adversary
 from embedded.training.codec_training import parts
 from embedded.training.decoder_training import Example, decode, decoder_error, train_decoder
 from embedded.training.encoder_training import Heard, encoder_error, equalised, train_encoder
@@ -235,6 +238,46 @@ def test_trained_decoder_is_causal(tmp_path: Path) -> None:
     assert not torch.equal(a[13 * HOP : 14 * HOP], b[13 * HOP : 14 * HOP])
 
 
+def test_pieces_have_exact_latents_of_same_frames() -> None:
+    """Where latents are known before they were quantised; elsewhere, those of the codes."""
+    frames = torch.arange(24).half()[:, None].expand(-1, LATENT)
+    known = Example(frames, torch.zeros(24 * HOP).half(), exact=frames + 100)
+    random = np.random.default_rng(0)
+    for pool, apart in (([known], 100), ([replace(known, exact=None)], 0)):
+        latents, _, _, exact, _ = decoder_training.batch(pool, random, 8, 5)
+        assert torch.equal(exact, latents + apart)
+        assert len(set(latents[:, 0, 0].tolist())) > 1, "pieces from several places"
+
+
+def test_distances_are_measured_from_speech_of_exact_latents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The critics, on the other hand, are shown what the codes represent."""
+    monkeypatch.setattr(adversary, "ALONE", 1)
+    torch.manual_seed(0)
+    model, table = new_model(decoder_hidden=32, encoder_hidden=4), quantiser_of(CHECKPOINT)
+    said, judged = list[Tensor](), list[Tensor]()
+
+    def before(latents: Tensor) -> Tensor:
+        said.append(latents)
+        return torch.zeros(len(latents), latents.shape[1] * HOP)
+
+    critics = Adversary(table, model.device, before)
+    teach = critics.losses
+
+    def taught(made: Tensor, wanted: Tensor, latents: Tensor, slope: float) -> dict[str, Tensor]:
+        judged.append(latents)
+        return teach(made, wanted, latents, slope)
+
+    monkeypatch.setattr(critics, "losses", taught)
+    sound = 0.05 * torch.randn(24 * HOP).half()
+    one = Example(torch.zeros(24, LATENT).half(), sound, exact=torch.ones(24, LATENT).half())
+    progress = Progress("adversary", tmp_path, 2)
+    train_decoder(model, [one] * 17, progress, size=2, frames=8, adversary=critics)
+    assert [float(x.mean()) for x in said] == [1, 1]
+    assert [float(x.mean()) for x in judged] == [0, 0]
+
+
 def test_resample_keeps_low_and_removes_high_frequencies() -> None:
     time = np.arange(24000) / 24000
     low, high = np.sin(2 * np.pi * 1000 * time), np.sin(2 * np.pi * 11000 * time)
@@ -272,6 +315,7 @@ def test_sounded_utterance_matches_front_end() -> None:
 
 _WHOLE = """
 import sys, torch
+from dataclasses import replace
 from pathlib import Path
 from safetensors.torch import save_file
 from embedded.training import export, tokenizer_model
