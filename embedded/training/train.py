@@ -120,6 +120,7 @@ class Plan:
     encoder_from: Path | None = None
     talker_from: Path | None = None
     blend: float = 1.0
+    decoder_blend: float = 1.0
     rate: float = 1.0
     fall: float = FALL
     ears: Path = PYTHON
@@ -387,10 +388,7 @@ def _trained_talker(plan: Plan) -> tuple[TalkerNet, bool]:
     net = _new_talker(plan).cpu()
     before = copy.deepcopy(net.state_dict())
     trained = bool(restore_weights("talker", plan.work, net))
-    if trained and plan.start:
-        with torch.no_grad():
-            for name, weight in net.state_dict().items():
-                weight.lerp_(before[name], 1 - plan.blend)
+    warm.blend(net, before, plan.blend)
     return net, trained or plan.start is not None
 
 
@@ -443,8 +441,11 @@ def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
 def _learned_codec(plan: Plan) -> Any:
     model = new_codec(plan)
     parts = codec_training.parts(model)
-    for name in (*DECODERS, "encoder"):
-        restore_weights(name, plan.work, parts["encoder" if name == "encoder" else "decoder"])
+    before = copy.deepcopy(parts["decoder"].state_dict())
+    for name in DECODERS:
+        restore_weights(name, plan.work, parts["decoder"])
+    warm.blend(parts["decoder"], before, plan.decoder_blend)
+    restore_weights("encoder", plan.work, parts["encoder"])
     return model
 
 
@@ -544,6 +545,7 @@ def _parser() -> argparse.ArgumentParser:
         help="begin with what its talker knows of reading, likewise")  # fmt: skip
     add("--blend", type=float, default=1.0, metavar="SHARE",
         help="of the trained talker's weights in their mean with the checkpoint's")  # fmt: skip
+    add("--decoder-blend", type=float, default=1.0, metavar="SHARE", help="likewise, the decoder's")
     add(
         "--rate",
         type=float,
@@ -565,10 +567,12 @@ def plan_of(arguments: Sequence[str] | None = None) -> tuple[str, Plan]:
     values = vars(parser.parse_args(arguments))
     if values["refit"] and not values["start"]:
         parser.error("--refit needs --from CHECKPOINT, whose codebooks it fits further")
-    if not 0 <= values["blend"] <= 1:
-        parser.error(f"--blend {values['blend']}: a share from 0 to 1")
-    if values["blend"] < 1 and not values["start"]:
-        parser.error("--blend needs --from CHECKPOINT, whose talker it takes the remainder from")
+    for name in ("blend", "decoder_blend"):
+        option = f"--{name.replace('_', '-')}"
+        if not 0 <= values[name] <= 1:
+            parser.error(f"{option} {values[name]}: a share from 0 to 1")
+        if values[name] < 1 and not values["start"]:
+            parser.error(f"{option} needs --from CHECKPOINT, whose weights are the remainder")
     return values.pop("stage"), Plan(**values)
 
 

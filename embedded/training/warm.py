@@ -5,6 +5,7 @@ its meaning.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,15 @@ def fill_reader(net: TalkerNet, folder: Path) -> None:
         fresh[rows] = known["audio"][rows]
         known["audio"] = fresh
     _fill(net, known, folder)
+
+
+@torch.no_grad()
+def blend(module: torch.nn.Module, before: Mapping[str, torch.Tensor], share: float) -> None:
+    """Set the weights of ``module`` to a mean: this ``share`` of them, and the rest of those that
+    it had ``before``.
+    """
+    for name, weight in module.state_dict().items():
+        weight.lerp_(before[name], 1 - share)
 
 
 def _codec_tensors(folder: Path) -> dict[str, torch.Tensor]:

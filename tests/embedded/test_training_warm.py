@@ -12,7 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embedded.training import decoder_training, export, tokenizer_model, train, warm
+from embedded.training import (
+    codec_training,
+    decoder_training,
+    export,
+    tokenizer_model,
+    train,
+    warm,
+)
 from embedded.training.decoder_training import decode, decoder_error, examples
 from embedded.training.export import ANALYSIS
 from embedded.training.pitch import HOP, PITCH_CODES
@@ -138,16 +145,32 @@ def joined(net: TalkerNet) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in net.layers.parameters()])
 
 
-@pytest.mark.parametrize("options", [["--blend", "1.5"], ["--blend", "-1"], ["--blend", "nan"]])
+def test_decoder_blend_is_mean_of_trained_decoder_and_checkpoint(plan: train.Plan) -> None:
+    """Other parts of the codec are not affected."""
+    before = codec_training.parts(train.new_codec(plan))
+    torch.manual_seed(9)
+    trained = codec_training.parts(tokenizer_model.new_model(32, 4))
+    for name in ("decoder", "encoder"):
+        Progress(name, plan.work, 1).keep(trained[name])
+    mixed = codec_training.parts(train._learned_codec(replace(plan, decoder_blend=0.25)))
+    for name, weight in mixed["decoder"].state_dict().items():
+        old, new = (part["decoder"].state_dict()[name] for part in (before, trained))
+        assert torch.allclose(weight, 0.75 * old + 0.25 * new, atol=1e-6), name
+    for name, weight in mixed["encoder"].state_dict().items():
+        assert torch.equal(weight, trained["encoder"].state_dict()[name]), name
+
+
+@pytest.mark.parametrize("option", ["--blend", "--decoder-blend"])
+@pytest.mark.parametrize("share", ["1.5", "-1", "nan"])
 def test_blend_is_a_share_of_trained_and_checkpoint(
-    options: list[str], old: Path, capsys: pytest.CaptureFixture[str]
+    option: str, share: str, old: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        train.plan_of(["talker", "--from", str(old), *options])
-    assert "from 0 to 1" in capsys.readouterr().err
+        train.plan_of(["talker", "--from", str(old), option, share])
+    assert f"{option} {float(share)}: a share from 0 to 1" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        train.plan_of(["talker", "--blend", ".5"])
-    assert "--from" in capsys.readouterr().err
+        train.plan_of(["talker", option, ".5"])
+    assert f"{option} needs --from" in capsys.readouterr().err
 
 
 def test_decoder_from_other_folder_replaces_decoder_of_checkpoint(
