@@ -110,6 +110,7 @@ class Plan:
     encoder_steps: int
     guess_steps: int
     talker_steps: int
+    talker_tokens: int
     rehearsals: int
     workers: int
     device: str
@@ -378,7 +379,10 @@ def _new_talker(plan: Plan) -> TalkerNet:
 def talker(plan: Plan) -> None:
     """Train the talker."""
     progress = _progress(plan, "talker", plan.talker_steps)
-    talker_training.train(_new_talker(plan), groups(plan), progress, compiled=plan.compiled)
+    talker_training.train(
+        _new_talker(plan), groups(plan), progress,
+        tokens=plan.talker_tokens, compiled=plan.compiled,
+    )  # fmt: skip
 
 
 def _trained_talker(plan: Plan) -> tuple[TalkerNet, bool]:
@@ -528,6 +532,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--encoder-steps", type=int, default=4000)
     add("--guess-steps", type=int, default=4000)
     add("--talker-steps", type=int, default=16_000)
+    add("--talker-tokens", type=int, default=2048, help="of a step's utterances; more on a GPU")
     add("--rehearsals", type=int, default=30, help="rounds of five hundred utterances")
     add("--ears", type=Path, default=PYTHON, help="the interpreter that has the recogniser")
     add("--from", type=Path, dest="start", metavar="CHECKPOINT",

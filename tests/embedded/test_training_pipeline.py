@@ -236,6 +236,15 @@ def test_adversary_needs_decoder(made: train.Plan, tmp_path: Path) -> None:
         train.run("adversary", elsewhere)
 
 
+def test_size_of_talker_batches_is_an_option(
+    made: train.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = dict[str, object]()
+    monkeypatch.setattr(train.talker_training, "train", lambda *_, **options: seen.update(options))
+    train.run("talker", plan(made.work, "--talker-tokens", "4096"))
+    assert seen["tokens"] == 4096
+
+
 def test_rehearsed_talker_is_exported(made: train.Plan) -> None:
     name = "layers.0.mlp.up_proj.weight"
     plain, rehearsed = (
