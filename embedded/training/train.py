@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from embedded.evaluation.recogniser import PYTHON, Recogniser
 from embedded.text import normalise
@@ -390,10 +391,18 @@ def _trained_talker(plan: Plan) -> tuple[TalkerNet, bool]:
     whether it has been trained.
     """
     net = _new_talker(plan).cpu()
-    before = copy.deepcopy(net.state_dict())
-    trained = bool(restore_weights("talker", plan.work, net))
-    warm.blend(net, before, plan.blend)
+    trained = _restore_blended(plan.work, net, ("talker",), plan.blend)
     return net, trained or plan.start is not None
+
+
+def _restore_blended(work: Path, module: nn.Module, stages: Sequence[str], share: float) -> bool:
+    """Load what the last of these stages has trained, and blend it with the weights that ``module``
+    had before. Returns whether there was any.
+    """
+    before = copy.deepcopy(module.state_dict())
+    trained = [restore_weights(stage, work, module) for stage in stages]
+    warm.blend(module, before, share)
+    return any(trained)
 
 
 def _learned_talker(plan: Plan) -> tuple[TalkerNet, bool]:
@@ -445,10 +454,7 @@ def _rehearsed(plan: Plan, table: Quantiser) -> dict[str, rehearsal.Voice]:
 def _learned_codec(plan: Plan) -> Any:
     model = new_codec(plan)
     parts = codec_training.parts(model)
-    before = copy.deepcopy(parts["decoder"].state_dict())
-    for name in DECODERS:
-        restore_weights(name, plan.work, parts["decoder"])
-    warm.blend(parts["decoder"], before, plan.decoder_blend)
+    _restore_blended(plan.work, parts["decoder"], DECODERS, plan.decoder_blend)
     restore_weights("encoder", plan.work, parts["encoder"])
     return model
 
