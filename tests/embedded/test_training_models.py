@@ -315,7 +315,6 @@ def test_sounded_utterance_matches_front_end() -> None:
 
 _WHOLE = """
 import sys, torch
-from dataclasses import replace
 from pathlib import Path
 from safetensors.torch import save_file
 from embedded.training import export, tokenizer_model
