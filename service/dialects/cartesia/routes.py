@@ -158,7 +158,7 @@ class _CartesiaDialect(Dialect):
         try:
             request = parse_message(ContextRequest, text)
         except RequestError as error:
-            self._tell(error, context_of(text))
+            self.socket.send(self.render_error(error, context_of(text)))
             return
         context_id = request.context_id or uuid.uuid4().hex
         is_new = context_id not in self._contexts
@@ -167,7 +167,7 @@ class _CartesiaDialect(Dialect):
         except TalkwireError as error:
             if (context := self._contexts.get(context_id)) is not None:
                 context.refuse(is_new=is_new, is_last=not request.continue_)
-            self._tell(error, context_id, done=context_id not in self._contexts)
+            self.socket.send(self.render_error(error, context_id))
 
     def _carry_out(self, context_id: str, request: ContextRequest) -> None:
         context = self._contexts.get(context_id)
@@ -218,16 +218,11 @@ class _CartesiaDialect(Dialect):
         if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
             raise SocketClosing(GOING_AWAY)
 
-    def render_error(
-        self, error: TalkwireError, context_id: str | None = None, *, done: bool = True
-    ) -> str:
+    def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """Return an ``error`` message, with a request id that is also in the logs."""
-        request_id = uuid.uuid4().hex
+        request_id, done = uuid.uuid4().hex, context_id not in self._contexts
         count_error(self.runtime, error, request_id, NAME)
         return json.dumps(error_event(error, context_id, request_id, done=done))
-
-    def _tell(self, error: TalkwireError, context_id: str | None, *, done: bool = True) -> None:
-        self.socket.send(self.render_error(error, context_id, done=done))
 
 
 class Voice(BaseModel):

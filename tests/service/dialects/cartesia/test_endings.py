@@ -169,6 +169,17 @@ async def test_invalid_message_error_has_no_context_id(data: str | bytes) -> Non
         await talk.until(is_("done", "b"))
 
 
+async def test_invalid_message_does_not_end_its_context() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", ONE, **{"continue": True}))
+        await talk.send(**asking("a", "", **{"continue": True, "max_buffer_delay_ms": 6000}))
+        error = await talk.until(is_("error", "a"))
+        assert (error["error_code"], error["done"]) == ("invalid_message", False)
+        await talk.send(**asking("a", ""))
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
 async def test_engine_failure_ends_only_its_context() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", "This will !fail soon."))
