@@ -303,8 +303,9 @@ class _SpeakDialect(Dialect):
             return
         turn = self._turn or self._begin()
         try:
-            text, self._tail = joined(self._tail, text)
-            turn.append(text)
+            added, tail = joined(self._tail, text)
+            turn.append(added)
+            self._tail = tail
             self._has_unflushed |= bool(text.strip())  # whitespace needs no flush
         except RequestError as error:
             if error.code is not ErrorCode.TEXT_TOO_LONG:

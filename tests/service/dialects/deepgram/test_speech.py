@@ -111,6 +111,17 @@ def test_joined_adds_missing_space_after_sentence(pieces: list[str], whole: str)
     assert text == whole
 
 
+async def test_refused_text_does_not_hide_end_of_sentence() -> None:
+    async with gateway(max_text_chars=60, **EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text="Yes.")
+        await talk.send("Speak", text="x" * 60)
+        assert (await talk.next())["code"] == "TEXT_TOO_LONG"
+        await talk.send("Speak", text="It is.")
+        await talk.send("Flush")
+        await talk.next()
+        assert talk.audio == s16(np.concatenate([server.whole("Yes."), server.whole("It is.")]))
+
+
 async def test_flushes_of_one_turn_are_answered_in_order() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, speaking(server) as talk:
         for text in TEXTS:
