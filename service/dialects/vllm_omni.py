@@ -244,8 +244,7 @@ class _Speaker:
             context = self._context or self._begin(sentence.config)
             context.append(sentence.text)
         except TalkwireError as error:
-            count_error(self._runtime, error, self._socket.session_id, NAME)
-            sentence.failure = error
+            self._fail(sentence, error)
             self._say(self._settled())
             if not self._units:  # nothing else would end the context that was begun for it
                 asyncio.get_running_loop().call_soon(self._end, self._context)
@@ -320,7 +319,7 @@ class _Speaker:
         sentence, messages = self._first(), Messages()
         if sentence.held is None:
             message = "The audio of this text is too long for one message: split it, or stream it."
-            sentence.failure = RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
+            self._fail(sentence, RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text"))
         else:
             messages += sentence.start()
             if sentence.held:
@@ -333,8 +332,12 @@ class _Speaker:
             asyncio.get_running_loop().call_soon(self._end, self._context)
         return messages
 
+    def _fail(self, sentence: _Sentence, error: TalkwireError) -> None:
+        count_error(self._runtime, error, self._socket.session_id, NAME)
+        sentence.failure = error
+
     def _failed(self, error: TalkwireError) -> Messages:
-        """Fail all waiting sentences."""
+        """Fail all waiting sentences with an error of the context, which has been counted."""
         self._waiting.clear()
         messages = Messages()
         while self._units:

@@ -75,6 +75,9 @@ async def test_audio_too_long_for_one_message_fails_only_that_text() -> None:
         start, told, done = [await talk.next() for _ in range(3)]
         assert (start["type"], told["code"]) == ("audio.start", "text_too_long")
         assert (done["type"], done["error"], done["total_bytes"]) == ("audio.done", True, 0)
+        assert (
+            'tts_errors_total{code="text_too_long"} 1.0' in server.runtime.metrics.render().decode()
+        )
         await talk.done(0, 1)
         await talk.say("Hi.")
         assert (await talk.sentence(1, 0, "Hi."))[1] == s16(np.asarray(server.whole("Hi.")))
