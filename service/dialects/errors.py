@@ -193,7 +193,7 @@ def limit_errors() -> ErrorBudget:
     return budget
 
 
-def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect: str = "") -> None:
+def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect: str) -> None:
     """Count an error that is sent to a client, and log it with the client's request id. The log
     contains the field and the kind of its value, never the value.
     """
@@ -201,9 +201,7 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
     budget = _budget.get()
     if budget is not None and not budget.note(error):
         return
-    fields = {"code": error.code.value, "request_id": request_id}
-    if dialect:
-        fields["dialect"] = dialect
+    fields = {"code": error.code.value, "request_id": request_id, "dialect": dialect}
     if error.param is not None and (kind := getattr(error, "kind", None)) != "unknown":
         fields["field"] = error.param
         if kind is not None:

@@ -30,6 +30,7 @@ from service.dialects.errors import count_error
 from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
     FORMATS,
+    NAME,
     Name,
     SpeechBody,
     TextOptions,
@@ -228,7 +229,7 @@ class HttpBatch(Response):
             try:
                 self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
             except CapacityError as full:
-                count_error(self._runtime, full, self._request_id)
+                count_error(self._runtime, full, self._request_id, NAME)
                 await TABLE.refuse(full, self._request_id)(scope, receive, send)
                 return
         with self._runtime.connection():
@@ -301,7 +302,7 @@ class HttpBatch(Response):
             for index in range(len(self._items)):
                 result = await self._results.popleft()
                 if isinstance(result, TalkwireError):
-                    count_error(self._runtime, result, self._request_id)
+                    count_error(self._runtime, result, self._request_id, NAME)
                     failed += 1
                 for piece in self._told(index, result):
                     await body.put(piece)
@@ -310,7 +311,7 @@ class HttpBatch(Response):
             counts = {"total": total, "succeeded": total - failed, "failed": failed}
             await body.put(b"]," + _json(counts)[1:], last=True)
         except CapacityError as slow:
-            count_error(self._runtime, slow, self._request_id)
+            count_error(self._runtime, slow, self._request_id, NAME)
 
     def _told(self, index: int, result: Result) -> Iterator[bytes]:
         """Yield a ``BatchResult``, after a comma if necessary. Making a part blocks the event loop,

@@ -32,6 +32,14 @@ async def test_batch_item_without_slot_fails_after_timeout(
         assert [result.get("code") for result in body["results"]] == [None, "overloaded"]
 
 
+async def test_log_has_dialect_of_refused_item(caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway() as server:
+        with caplog.at_level("INFO", logger="service.dialects.errors"):
+            await post_batch(server, {"items": batch_items(BATCH_TEXTS[0]), "voice": "nobody"})
+    (record,) = [one for one in caplog.records if one.getMessage() == "client error"]
+    assert (vars(record)["code"], vars(record)["dialect"]) == ("unknown_voice", "openai")
+
+
 async def test_drain_timeout_ends_items_being_spoken() -> None:
     talker = FakeTalker(frames_per_character=50)
     async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
