@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
@@ -65,7 +65,6 @@ LANGUAGE_FIELDS = ("language", "locale")
 class OutputFormat(BaseModel):
     """Container, encoding and rates."""
 
-    model_config = ConfigDict(extra="ignore")
     container: Literal["raw", "wav", "mp3"] = Field(description="On the socket and as SSE: `raw`.")
     encoding: Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"] = Field(
         "pcm_s16le", description="Of `raw` and `wav`."
@@ -94,7 +93,6 @@ class OutputFormat(BaseModel):
 class VoiceObject(BaseModel):
     """A voice by its id."""
 
-    model_config = ConfigDict(extra="ignore")
     id: str | None = None
     mode: str = "id"
 
@@ -102,7 +100,6 @@ class VoiceObject(BaseModel):
 class GenerationConfig(BaseModel):
     """Options of Cartesia's models, of which only ``speed`` is supported."""
 
-    model_config = ConfigDict(extra="ignore")
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
         None, description="How many times as fast, at the same pitch."
     )
@@ -112,8 +109,6 @@ class GenerationConfig(BaseModel):
 
 class SpeechBody(BaseModel):
     """The body of HTTP requests. Cartesia's other fields are accepted, without effect."""
-
-    model_config = ConfigDict(extra="ignore")
 
     transcript: str = Field("", description="The text to speak.")
     voice: str | VoiceObject | None = Field(None, description='A name, or `{"id": name}`.')

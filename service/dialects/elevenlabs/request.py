@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.audio.containers import RestartingEncoder
 from service.audio.encoder import AudioEncoder
@@ -74,7 +74,6 @@ def parse_format(name: str) -> OutputFormat:
 class VoiceSettings(BaseModel):
     """Settings of ElevenLabs' models, of which only ``speed`` is supported."""
 
-    model_config = ConfigDict(extra="ignore")
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
         None, description="How many times as fast, at the same pitch."
     )
@@ -82,8 +81,6 @@ class VoiceSettings(BaseModel):
 
 class SpeechBody(BaseModel):
     """The body of HTTP requests. ElevenLabs' other fields are accepted, without effect."""
-
-    model_config = ConfigDict(extra="ignore")
 
     text: str = Field(description="The text to speak.")
     model_id: str | None = Field(None, description="Any name; the served model speaks.")

@@ -26,8 +26,6 @@ TaskType = Literal["CustomVoice", "Base"]
 class ReferenceClip(BaseModel):
     """A reference clip in SGLang-Omni's format."""
 
-    model_config = ConfigDict(extra="ignore")
-
     audio: str | None = Field(None, description="The clip in base64, or as a `data:` address.")
     audio_path: Annotated[str, Field(max_length=4096)] | None = Field(
         None, description="A file under the server's `references_dir`, if it has one."
