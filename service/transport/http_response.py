@@ -73,7 +73,7 @@ class BodyRenderer:
         self.media_type = media_type
 
     def words(self, timings: Sequence[WordTiming]) -> None:
-        """Take the words of the next audio, if the plan has word timings."""
+        """Take the words of the next audio, timed in it, if the plan has word timings."""
 
     def audio(self, data: bytes) -> bytes:
         """Render a part of the encoded audio; the result may be empty."""
@@ -189,7 +189,7 @@ class HttpSpeech(Response):
             while not isinstance(output := await outputs.get(), Done):
                 words = output.words if isinstance(output, Audio) else output
                 if isinstance(words, Words) and words.timings:
-                    self._renderer.words(words.timings)
+                    self._renderer.words(words.heard())
                 if isinstance(output, Audio):
                     data = output.data
                     for at in range(0, len(data), _PIECE_BYTES):

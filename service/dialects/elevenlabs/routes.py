@@ -17,7 +17,6 @@ from fastapi import APIRouter, Query, Request, Response, WebSocket
 from service.access.rules import GuardedRouter, Rule
 from service.audio.factory import MEDIA_TYPES
 from service.audio.pcm import tell_wav_length
-from service.audio.timeline import later
 from service.auth.keys import Scope
 from service.contexts.options import FlushEncoder, plan_speech
 from service.dialects.elevenlabs.account import add_account
@@ -279,17 +278,17 @@ _HEAD_BYTES = 48
 
 class TimedLines(BodyRenderer):
     """One JSON object per line, with audio and the characters that end in it. Times are from the
-    beginning of the decoded audio, ``late_ms`` after the words' own.
+    beginning of the decoded audio.
     """
 
-    def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool = False) -> None:
+    def __init__(self, aligner: Aligner, *, is_wav: bool = False) -> None:
         super().__init__("application/json")
-        self._aligner, self._late_ms, self._is_wav = aligner, late_ms, is_wav
+        self._aligner, self._is_wav = aligner, is_wav
         self._words: list[WordTiming] = []
 
     def words(self, timings: Sequence[WordTiming]) -> None:
         """Take the words of the next audio."""
-        self._words += later(timings, self._late_ms)
+        self._words += timings
 
     def audio(self, data: bytes) -> bytes:
         """Render a line."""
@@ -320,8 +319,8 @@ class TimedWhole(TimedLines):
     its header.
     """
 
-    def __init__(self, aligner: Aligner, late_ms: float, *, is_wav: bool) -> None:
-        super().__init__(aligner, late_ms, is_wav=is_wav)
+    def __init__(self, aligner: Aligner, *, is_wav: bool) -> None:
+        super().__init__(aligner, is_wav=is_wav)
         self._size = 0
         self._head, self._rest = bytearray(), bytearray()
         self._encoded: list[bytes] = []
@@ -427,7 +426,6 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         if timed is not None:
             aligner = Aligner(lends=False)
             aligner.append(body.text)
-            late_ms = 1000 * encoder.delay_samples / encoder.sample_rate
-            renderer = timed(aligner, late_ms, is_wav=format_.encoding == "wav")
+            renderer = timed(aligner, is_wav=format_.encoding == "wav")
         ignored = ["language_code"] if body.language_code else []
         return HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)

@@ -22,7 +22,7 @@ DONE = Done("complete", ContextReport(None, None, None, 0.0, 0.0, None, 0.0, 0, 
 def test_timed_whole_encodes_base64_in_pieces(sizes: list[int]) -> None:
     """A single call for all audio would block the event loop for most of a second."""
     aligner, same = Aligner(), Aligner()
-    wording = TimedWhole(aligner, 0.0, is_wav=False)
+    wording = TimedWhole(aligner, is_wav=False)
     whole, encode, encoded = bytes(i % 251 for i in range(sum(sizes))), base64.b64encode, [0]
     words = words_in(TEXT)
     aligner.append(TEXT)
