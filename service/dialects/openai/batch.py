@@ -183,8 +183,9 @@ _PIECE_BYTES = 48 * 1024
 
 
 class _Spoken(NamedTuple):
-    """An item's encoded audio, its number of samples, and the end of its context."""
+    """A request's encoded audio, its number of samples, and the end of its context."""
 
+    asked: SpeechBody
     data: bytearray
     samples: int
     done: Done
@@ -207,7 +208,7 @@ class HttpBatch(Response):
     ) -> None:
         self.status_code, self.media_type, self.background = 200, "application/json", None
         self.init_headers({"cache-control": "no-store"})
-        self._runtime, self._request_id, self._items = runtime, request_id, items
+        self._runtime, self._request_id = runtime, request_id
         self._todo: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         #: Results that have not been sent, in the order of the items.
         self._results: deque[asyncio.Future[Result]] = deque()
@@ -259,7 +260,7 @@ class HttpBatch(Response):
             try:
                 self._runtime.require_text(asked.input)
                 lease = await self._acquire(plan.session.speed)
-                result.set_result(await self._speak(plan, asked.input, lease, tasks))
+                result.set_result(await self._speak(plan, asked, lease, tasks))
             except TalkwireError as error:
                 result.set_result(error)
 
@@ -280,7 +281,7 @@ class HttpBatch(Response):
                 await asyncio.sleep(min(_MOST_WAIT_S, max(_LEAST_WAIT_S, hint_s)))
 
     async def _speak(
-        self, plan: SpeechPlan, text: str, lease: Lease, tasks: asyncio.TaskGroup
+        self, plan: SpeechPlan, asked: SpeechBody, lease: Lease, tasks: asyncio.TaskGroup
     ) -> _Spoken:
         """Speak one item. Raises TalkwireError."""
         context, outputs = open_response(self._runtime, tasks, plan, lease)
@@ -291,15 +292,15 @@ class HttpBatch(Response):
             data += audio.data
             samples += audio.samples
 
-        done = await speak_whole(context, outputs, text, take)
-        return _Spoken(data, samples, done)
+        done = await speak_whole(context, outputs, asked.input, take)
+        return _Spoken(asked, data, samples, done)
 
     async def _write(self, body: ResponseBody) -> None:
         """Write a ``BatchAnswer`` as one JSON object, in parts."""
-        failed = 0
+        total, failed = len(self._results), 0
         try:
             await body.put(f'{{"id":"speech-batch-{self._request_id}","results":['.encode())
-            for index in range(len(self._items)):
+            for index in range(total):
                 result = await self._results.popleft()
                 if isinstance(result, TalkwireError):
                     count_error(self._runtime, result, self._request_id, NAME)
@@ -307,7 +308,6 @@ class HttpBatch(Response):
                 for piece in self._told(index, result):
                     await body.put(piece)
                     await asyncio.sleep(0)  # for a fast client, ``put`` never waits
-            total = len(self._items)
             counts = {"total": total, "succeeded": total - failed, "failed": failed}
             await body.put(b"]," + _json(counts)[1:], last=True)
         except CapacityError as slow:
@@ -319,18 +319,15 @@ class HttpBatch(Response):
         """
         if index:
             yield b","
-        item = self._items[index]
-        if isinstance(result, TalkwireError) or isinstance(item, TalkwireError):
-            assert isinstance(result, TalkwireError)
+        if isinstance(result, TalkwireError):
             told = error_body(result)["error"]
             fields = {"status": "error", "error": told["message"], "code": told["code"]}
             param = {} if told["param"] is None else {"param": told["param"]}
             yield _json({"index": index, **fields, **param})
             return
-        _, asked = item
-        name = FORMATS[response_format(asked, self._runtime)]
+        name = FORMATS[response_format(result.asked, self._runtime)]
         tell_length(name, result.data, result.samples)
-        usage = token_usage(result.done.report, heard_frame_s(asked, self._runtime))
+        usage = token_usage(result.done.report, heard_frame_s(result.asked, self._runtime))
         yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
         for at in range(0, len(result.data), _PIECE_BYTES):
             yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
