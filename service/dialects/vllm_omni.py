@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -123,9 +123,6 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
     return config
 
 
-Messages = list[Message]
-
-
 @dataclass(slots=True)
 class _Sentence:
     """A sentence, of which ``sent_bytes`` have been sent. ``held`` audio is sent at its end, and
@@ -150,7 +147,7 @@ class _Sentence:
         place = {"utterance_index": self.flush, "sentence_index": self.index}
         return json.dumps({"type": kind, **place, **fields})
 
-    def start(self) -> Messages:
+    def start(self) -> list[str]:
         """Return ``audio.start``, unless it has been sent."""
         if self.started:
             return []
@@ -222,7 +219,7 @@ class _Speaker:
         """Send ``session.done`` once the flush has been spoken."""
         fields = {"utterance_index": flush, "total_sentences": sentences}
         self._units.append(json.dumps({"type": "session.done", **fields}))
-        self._say(self._settled())
+        self._say_settled()
 
     def close(self) -> None:
         self._waiting.clear()
@@ -245,7 +242,7 @@ class _Speaker:
             context.append(sentence.text)
         except TalkwireError as error:
             self._fail(sentence, error)
-            self._say(self._settled())
+            self._say_settled()
             if not self._units:  # nothing else would end the context that was begun for it
                 asyncio.get_running_loop().call_soon(self._end, self._context)
             return
@@ -285,7 +282,7 @@ class _Speaker:
         self._give()
         self._freed()
 
-    def render(self, output: Output) -> Messages:
+    def render(self, output: Output) -> Sequence[Message]:
         match output:
             case Audio(packets):
                 return [m for p in packets for m in self._audio(p.data, p.samples)]
@@ -301,7 +298,7 @@ class _Speaker:
         assert isinstance(first, _Sentence)
         return first
 
-    def _audio(self, data: bytes, samples: int) -> Messages:
+    def _audio(self, data: bytes, samples: int) -> list[Message]:
         sentence = self._first()
         if sentence.config.stream_audio:
             sentence.sent_bytes += len(data)
@@ -314,9 +311,9 @@ class _Speaker:
             sentence.held_samples += samples
         return []
 
-    def _flushed(self) -> Messages:
+    def _flushed(self) -> list[Message]:
         """End a sentence and, after the last one, the context."""
-        sentence, messages = self._first(), Messages()
+        sentence, messages = self._first(), list[Message]()
         if sentence.held is None:
             message = "The audio of this text is too long for one message: split it, or stream it."
             self._fail(sentence, RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text"))
@@ -336,18 +333,17 @@ class _Speaker:
         count_error(self._runtime, error, self._socket.session_id, NAME)
         sentence.failure = error
 
-    def _failed(self, error: TalkwireError) -> Messages:
+    def _failed(self, error: TalkwireError) -> list[str]:
         """Fail all waiting sentences with an error of the context, which has been counted."""
         self._waiting.clear()
-        messages = Messages()
-        while self._units:
-            self._first().failure = error
-            messages += self._settled()
-        return messages
+        for unit in self._units:
+            if isinstance(unit, _Sentence):
+                unit.failure = unit.failure or error
+        return self._settled()
 
-    def _settled(self) -> Messages:
+    def _settled(self) -> list[str]:
         """Return messages that wait for no more audio: ends of flushes, and failed sentences."""
-        messages = Messages()
+        messages: list[str] = []
         while self._units:
             first = self._units[0]
             if isinstance(first, str):
@@ -367,10 +363,9 @@ class _Speaker:
         self._unit_chars -= len(sentence.text)
         return sentence.message("audio.done", total_bytes=sentence.sent_bytes, error=failed)
 
-    def _say(self, messages: Messages) -> None:
-        for message in messages:
-            data = message.data if isinstance(message, Revocable) else message
-            self._socket.send(data)
+    def _say_settled(self) -> None:
+        for message in self._settled():
+            self._socket.send(message)
 
 
 TABLE = ErrorTable(NAME, lambda error, _: error_fields(error))

@@ -19,9 +19,6 @@ from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import invalid_parameter, unknown_field, unsupported
 from streaming.report import ContextReport
 
-#: vLLM-Omni's kinds of requests.
-TaskType = Literal["CustomVoice", "Base"]
-
 
 class ReferenceClip(BaseModel):
     """A reference clip in SGLang-Omni's format."""
@@ -152,7 +149,7 @@ class SpeechOptions(BaseModel):
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
     )
-    task_type: TaskType | None = Field(
+    task_type: Literal["CustomVoice", "Base"] | None = Field(
         None, description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice."
     )
     scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
