@@ -301,11 +301,12 @@ def parse_json(text: str) -> Any:
         raise RequestError(ErrorCode.INVALID_JSON, "The message is not JSON.") from error
 
 
-def peek(text: str, name: str) -> object:
-    """Return a field of a message that may be invalid; None if it cannot be read."""
+def peek(text: str, name: str) -> str | None:
+    """Return a string of a message that may be invalid; None if it cannot be read."""
     with suppress(RequestError):
         message = parse_json(text)
-        return message.get(name) if isinstance(message, dict) else None
+        value = message.get(name) if isinstance(message, dict) else None
+        return value if isinstance(value, str) else None
     return None
 
 

@@ -23,11 +23,11 @@ from codec import messages as codec_messages
 from embedded.text import normalise
 from ipc.framing import FramingError, MessageReader
 from service.access.hosts import is_allowed, parse_origin
-from service.dialects.cartesia.messages import ContextRequest, context_of
+from service.dialects.cartesia.messages import ContextRequest
 from service.dialects.deepgram import joined
 from service.dialects.elevenlabs.messages import ClientMessage
 from service.dialects.elevenlabs.request import SpeechBody as ElevenLabsBody
-from service.dialects.errors import parse_message, validation_error
+from service.dialects.errors import parse_message, peek, validation_error
 from service.dialects.openai.batch import BatchBody
 from service.dialects.openai.request import SpeechBody as OpenAiBody
 from service.dialects.vllm_omni import SessionConfig
@@ -140,7 +140,7 @@ def vendor_messages(data: bytes) -> None:
             parse(text)
         except TalkwireError as error:
             _told(error)
-    context_of(text)
+    peek(text, "context_id")
     tail = ""
     for piece in text.split("\n"):
         _, tail = joined(tail, piece)

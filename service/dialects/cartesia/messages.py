@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.contexts.speech_context import TextRenderer
-from service.dialects.errors import ErrorTable, peek
+from service.dialects.errors import ErrorTable
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol import messages as wire
@@ -189,12 +189,6 @@ def context_create(
 
 #: Id of flushes that the client did not request, which are not reported.
 OWN_FLUSH = "own"
-
-
-def context_of(text: str) -> str | None:
-    """Return the context id of an invalid message, if it is readable."""
-    context_id = peek(text, "context_id")
-    return context_id if isinstance(context_id, str) else None
 
 
 class Standing(NamedTuple):

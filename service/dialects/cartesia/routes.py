@@ -36,11 +36,10 @@ from service.dialects.cartesia.messages import (
     SpeechBody,
     Standing,
     context_create,
-    context_of,
     encoded,
     error_event,
 )
-from service.dialects.errors import count_error, parse_message, too_many_contexts
+from service.dialects.errors import count_error, parse_message, peek, too_many_contexts
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
@@ -158,7 +157,7 @@ class _CartesiaDialect(Dialect):
         try:
             request = parse_message(ContextRequest, text)
         except RequestError as error:
-            self.socket.send(self.render_error(error, context_of(text)))
+            self.socket.send(self.render_error(error, peek(text, "context_id")))
             return
         context_id = request.context_id or uuid.uuid4().hex
         is_new = context_id not in self._contexts
