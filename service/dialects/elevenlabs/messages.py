@@ -19,13 +19,11 @@ from streaming.word_timing import WordTiming
 
 
 def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
-    code = error.code.value
-    detail = {"status": code, "code": code, "message": TABLE.message(error)}
-    if (name := TABLE.field(error)) is not None:
-        detail["param"] = name
-    if request_id:
-        detail["request_id"] = request_id
-    return {"detail": detail}
+    code, message, name = error.code.value, TABLE.message(error), TABLE.field(error)
+    detail = ElevenLabsErrorDetail(
+        status=code, code=code, message=message, param=name, request_id=request_id
+    )
+    return {"detail": detail.model_dump(exclude_none=True)}
 
 
 TABLE = ErrorTable(
