@@ -17,7 +17,7 @@ from service.dialects.errors import ErrorTable
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol import messages as wire
-from streaming.protocol.field_errors import invalid_field, missing_field, unsupported
+from streaming.protocol.field_errors import FieldError, invalid_field, missing_field, unsupported
 from streaming.word_timing import WordTiming
 
 NAME = "cartesia"
@@ -160,7 +160,8 @@ def context_create(
     """Translate ``body`` to a context. Raises RequestError."""
     config = body.generation_config
     if body.speed not in (None, "normal", 0):
-        raise unsupported("speed", "The speed is set in generation_config.")
+        message = "The speed is set in generation_config."
+        raise FieldError(ErrorCode.UNSUPPORTED, message, param="speed")
     if config is not None and config.volume not in (None, 1):
         raise unsupported("generation_config.volume", "This server speaks at one volume.")
     if config is not None and config.emotion not in (None, "neutral"):

@@ -151,6 +151,13 @@ async def test_http_error_names_field_value_and_allowed_values(
         assert [word for word in said if word not in message] == [], message
 
 
+async def test_cartesia_error_of_old_speed_field_does_not_name_new_one() -> None:
+    body = {"transcript": "x", "voice": "default", "output_format": RAW, "speed": "fast"}
+    async with served() as service:
+        answer = await service.http.post("/tts/bytes", json=body)
+        assert message_of(answer.json()) == "The speed is set in generation_config."
+
+
 SOCKETS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("/v1/tts/stream", {"type": "nothing"}, ("nothing", "context.create")),
     ("/v1/tts/stream", {"type": "context.create"}, ("context_id is missing",)),
