@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,7 +46,7 @@ from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented, speaks
 from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing, serve_socket
-from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
@@ -127,7 +128,8 @@ class _CartesiaContext:
 
     def _speak_what_waits(self) -> None:
         self._timer = None
-        self.speech.flush(OWN_FLUSH)
+        with suppress(CapacityError):  # too many flushes wait, but no text is left to speak
+            self.speech.flush(OWN_FLUSH)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -60,6 +60,21 @@ async def test_context_with_buffered_text_does_not_expire() -> None:
         assert talk.sounds["a"] == s16(whole(server, "Yes.", "And a second one."))
 
 
+async def test_buffer_delay_may_end_while_many_flushes_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    talker = FakeTalker(first_row_s=0.5)
+    async with gateway(talker, **EXACT) as server, cartesia(server) as talk:
+        for text in (ONE, *[""] * 63):
+            await talk.send(**asking("a", text, **{"continue": True, "flush": True}))
+        await talk.send(**asking("a", "", **{"continue": True, "max_buffer_delay_ms": 1}))
+        for _ in range(64):
+            await talk.until(is_("flush_done", "a"))
+        await talk.send(**asking("a", ""))
+        await talk.until(is_("done", "a"))
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_blank_transcript_gets_no_flush_done() -> None:
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", ONE, " ", max_buffer_delay_ms=0)
