@@ -95,39 +95,10 @@ class UtteranceTrace:
         """Record the request for a window."""
         self._decoding = window, now
 
-    def on_audio(self, stats: DecodeStats | None, samples: int, now: float, done_at: float) -> None:
-        """Record a window that came at ``now``; ``samples`` of it were sent by ``done_at``."""
-        self._end_window(stats, now, None)
-        self._sent_from = now if self._sent_from is None else self._sent_from
-        self._sent_to = done_at
-        self._samples += samples
-
-    def finish(self, end: float, cut: str | None) -> list[Stage]:
-        """Return the utterance's stage and its parts. It ended at ``end``, early if ``cut``."""
-        self._end_talking(self._last_row_at if cut is None and self._rows else end, cut)
-        self._end_window(None, end, cut)
-        if self._sent_from is not None:
-            sent = {"tts.samples": self._samples}
-            self._stages.append(Stage("tts.send", self._sent_from, self._sent_to, sent))
-        figures = {
-            "tts.utterance": self._index,
-            "tts.characters": self._characters,
-            "tts.rows": self._rows,
-            "tts.windows": self._window_count,
-            "tts.samples": self._samples,
-        }
-        whole = Stage("tts.utterance", self._text_at, end, figures, cut)
-        return [whole, *chain(self._stages, *self._windows)]
-
-    def _end_talking(self, end: float, cut: str | None) -> None:
-        if self._talking is not None:
-            name, since = self._talking
-            rows = {"tts.rows": self._rows} if self._rows else None
-            self._stages.append(Stage(name, since, end, rows, cut))
-            self._talking = None
-
-    def _end_window(self, stats: DecodeStats | None, now: float, cut: str | None) -> None:
-        """Compute a window's stages back from its result; without one, ``stats`` is None."""
+    def end_window(self, stats: DecodeStats | None, now: float, cut: str | None = None) -> None:
+        """Record the end of the window in the codec. Its stages are computed back from its result;
+        without one, ``stats`` is None.
+        """
         if self._decoding is None:
             return
         (window, asked_at), self._decoding = self._decoding, None
@@ -147,6 +118,36 @@ class UtteranceTrace:
         del self._windows[MAX_WINDOWS - 1 :]
         self._windows.append(stages)
         self._window_count += 1
+
+    def on_sent(self, samples: int, now: float, done_at: float) -> None:
+        """Record that ``samples`` of the window that came at ``now`` were sent by ``done_at``."""
+        self._sent_from = now if self._sent_from is None else self._sent_from
+        self._sent_to = done_at
+        self._samples += samples
+
+    def finish(self, end: float, cut: str | None) -> list[Stage]:
+        """Return the utterance's stage and its parts. It ended at ``end``, early if ``cut``."""
+        self._end_talking(self._last_row_at if cut is None and self._rows else end, cut)
+        self.end_window(None, end, cut)
+        if self._sent_from is not None:
+            sent = {"tts.samples": self._samples}
+            self._stages.append(Stage("tts.send", self._sent_from, self._sent_to, sent))
+        figures = {
+            "tts.utterance": self._index,
+            "tts.characters": self._characters,
+            "tts.rows": self._rows,
+            "tts.windows": self._window_count,
+            "tts.samples": self._samples,
+        }
+        whole = Stage("tts.utterance", self._text_at, end, figures, cut)
+        return [whole, *chain(self._stages, *self._windows)]
+
+    def _end_talking(self, end: float, cut: str | None) -> None:
+        if self._talking is not None:
+            name, since = self._talking
+            rows = {"tts.rows": self._rows} if self._rows else None
+            self._stages.append(Stage(name, since, end, rows, cut))
+            self._talking = None
 
 
 class ContextTrace:
@@ -177,6 +178,8 @@ class ContextTrace:
             case events.NothingToSay(index) if known is not None:
                 known.on_nothing()
                 self._finish(index, now)
+            case events.AudioDecoded(stats=stats) if known is not None:
+                known.end_window(stats, now)  # also if all of it is silence, which is not sent
         for command in commands:
             match command:
                 case events.StartTalker(index, text, queued_at=queued_at):
@@ -187,7 +190,7 @@ class ContextTrace:
                 case events.Decode(index, window) if index in self._utterances:
                     self._utterances[index].on_decode(window, now)
                 case events.SendAudio() if known and isinstance(event, events.AudioDecoded):
-                    known.on_audio(event.stats, len(command.samples), now, done_at)
+                    known.on_sent(len(command.samples), now, done_at)
                     if command.ends_utterance:
                         self._finish(event.utterance, done_at)
                 case events.Cancelled(report=report):

@@ -8,7 +8,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.tracing import MAX_WINDOWS
+from streaming.ports import DecodeStats
 from streaming.protocol.binary import AudioHeader
+from streaming.spec import Samples
+from streaming.window import DecodeWindow
 from talker.fake import FakeTalker
 from tests.service.kept_spans import (
     ATTRIBUTES,
@@ -173,6 +176,29 @@ async def test_window_spans_are_limited_to_max_windows() -> None:
     assert times(decodes[-1])[1] <= times(utterance)[1]
     (send,) = kept.named("tts.send")
     assert times(decodes[0])[0] <= times(send)[0]
+
+
+async def test_window_of_trimmed_silence_has_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+    async with gateway(traces=kept.tracing, first_chunk_frames=1) as server:
+        warmed_up, decode = server.codec.decoded, server.codec.decode
+
+        async def decode_first_as_silence(
+            window: DecodeWindow, deadline: float
+        ) -> tuple[Samples, DecodeStats]:
+            samples, stats = await decode(window, deadline)
+            return (samples if server.codec.decoded > warmed_up + 1 else 0 * samples), stats
+
+        monkeypatch.setattr(server.codec, "decode", decode_first_as_silence)
+        async with client(server.url) as talk:
+            await talk.say(FIRST)
+        windows = server.codec.decoded - warmed_up
+    assert value(kept.root, "tts.utterances") == 1
+    (utterance,) = kept.named("tts.utterance")
+    assert value(utterance, "tts.windows") == windows > 1
+    assert len(kept.named("tts.codec.decode")) == windows
+    frames = sum(value(span, "tts.new_frames") for span in kept.named("tts.codec.decode"))
+    assert frames * SPEC.hop_length == value(utterance, "tts.samples") + SPEC.hop_length
 
 
 async def test_context_span_follows_traceparent_of_client() -> None:
