@@ -18,6 +18,7 @@ from service import __version__
 from service.access.hosts import is_loopback
 from service.admin import create_admin_app
 from service.app import create_app
+from service.auth.authenticator import TokenSecretError
 from service.auth.keys import KeyFileError
 from service.build import build_runtime
 from service.logs import LogWriter, set_up
@@ -106,10 +107,8 @@ async def _serve(
 
     try:
         runtime = build_runtime(settings, on_progress)
-    except KeyFileError as error:
-        raise Unable(f"api_keys_file: {error}") from error
-    except TracingError as error:
-        raise Unable(f"tracing: {error}") from error
+    except (KeyFileError, TracingError) as error:
+        raise Unable(start_failure(error)) from error
     log.on_dropped = runtime.metrics.log_lines_dropped.inc
     failures: list[BaseException] = []
 
@@ -239,12 +238,18 @@ def first_of(error: BaseException) -> BaseException:
 
 
 def start_failure(error: BaseException) -> str:
-    """Return why the engines did not start, for operators. Of a group the first error counts."""
-    error = first_of(error)
-    if isinstance(error, TalkwireError):
-        return error.message
-    if isinstance(error, ChildFailed | CheckpointError):
-        return str(error)
+    """Return why the service did not start, for operators. Of a group the first error counts."""
+    match error := first_of(error):
+        case TalkwireError(message=message):
+            return message
+        case ChildFailed() | CheckpointError():
+            return str(error)
+        case TokenSecretError():
+            return f"token_secret_file: {error}"
+        case KeyFileError():
+            return f"api_keys_file: {error}"
+        case TracingError():
+            return f"tracing: {error}"
     return f"the service broke while starting ({type(error).__name__}: {error})"
 
 

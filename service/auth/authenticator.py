@@ -33,6 +33,10 @@ _SECRET_BYTES = 32
 _TOKEN_PARTS = 5
 
 
+class TokenSecretError(KeyFileError):
+    """The file of the tokens' secret cannot be used."""
+
+
 class TokenSigner:
     """Issues and checks tokens. The default ``secret`` is random, for this process alone."""
 
@@ -41,15 +45,15 @@ class TokenSigner:
 
     @classmethod
     def of_file(cls, path: Path | None) -> TokenSigner:
-        """Read the secret from a file, for processes that share it. Raises KeyFileError."""
+        """Read the secret from a file, for processes that share it. Raises TokenSecretError."""
         if path is None:
             return cls()
         try:
             secret = path.read_bytes()
         except OSError as error:
-            raise KeyFileError(f"cannot read {path}: {error.strerror}") from error
+            raise TokenSecretError(f"cannot read {path}: {error.strerror}") from error
         if len(secret) < _SECRET_BYTES:
-            raise KeyFileError(f"{path} has fewer than {_SECRET_BYTES} bytes")
+            raise TokenSecretError(f"{path} has fewer than {_SECRET_BYTES} bytes")
         return cls(secret)
 
     def issue(self, key_id: str | None, ttl_s: int, now: float) -> str:

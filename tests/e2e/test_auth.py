@@ -44,7 +44,8 @@ def ask(port: int, path: str, method: str = "GET", key: str | None = None) -> tu
         ({"TALKWIRE_HOST": "0.0.0.0"}, "talkwire keys create"),
         ({"TALKWIRE_ADMIN_HOST": "0.0.0.0", "TALKWIRE_ADMIN_PORT": "0"}, "admin_host 0.0.0.0"),
         ({"TALKWIRE_AUTH": "off", "TALKWIRE_API_KEYS_FILE": "none.json"}, "auth is off"),
-        ({"TALKWIRE_API_KEYS_FILE": "none.json"}, "cannot read none.json"),
+        ({"TALKWIRE_API_KEYS_FILE": "none.json"}, "api_keys_file: cannot read none.json"),
+        ({"TALKWIRE_TOKEN_SECRET_FILE": "none"}, "token_secret_file: cannot read none"),
     ],
 )
 def test_serve_refuses_unsafe_exposure_or_key_settings(env: dict[str, str], word: str) -> None:

@@ -42,3 +42,12 @@ def test_batch_writes_same_files_with_and_without_service(
     again = run("batch", str(texts), "--out", str(own), *options)
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == ["kept"] * 3
     assert "talker" not in again.stderr  # nothing to do, so no engine is started
+
+
+def test_batch_names_setting_of_unusable_file(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Hello.")
+    out, env = str(tmp_path / "out"), {"TALKWIRE_API_KEYS_FILE": "none.json"}
+    done = run("batch", str(texts), "--out", out, **env)
+    assert done.returncode == 1
+    assert done.stderr.startswith("talkwire: api_keys_file: cannot read none.json")
