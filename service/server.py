@@ -75,11 +75,11 @@ def serve_until_stopped(settings: Settings) -> None:
             configure_listener(admin, settings.slow_consumer_s)
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
-        url = f"{scheme}://{host}:{port}"
+        url = _url(scheme, host, port)
         log.write(f"Talkwire {__version__} at {url}, model {settings.model_name}")
         if admin is not None:
-            host, admin_port = admin.getsockname()[:2]
-            log.write(f"  metrics and draining at {scheme}://{host}:{admin_port}")
+            admin_url = _url(scheme, *admin.getsockname()[:2])
+            log.write(f"  metrics and draining at {admin_url}")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, log, listener, port, admin))
 
@@ -220,11 +220,15 @@ def _where(settings: Settings, port: int) -> str:
     """Return the ``--url`` option for ``talkwire say``; empty for the default address."""
     scheme = "wss" if settings.tls_certificate else "ws"
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
-    place = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    place = _url(scheme, host, port)
     return "" if place == "ws://127.0.0.1:8000" else f" --url {place}/v1/tts/stream"
 
 
 def settle() -> None:
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
     """Exempt all objects so far from garbage collection, which would block clients for 70 ms."""
     gc.collect()
     gc.freeze()

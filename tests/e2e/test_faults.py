@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -111,6 +113,14 @@ def test_taken_port_is_named_in_error(speaking: Service) -> None:
     done = run("serve", "--port", str(speaking.port))
     assert done.returncode == 1
     assert f"port {speaking.port} is taken" in done.stderr
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_serve_prints_ipv6_addresses_in_brackets() -> None:
+    env = {"TALKWIRE_ADMIN_HOST": "::1", "TALKWIRE_ADMIN_PORT": "0"}
+    done = run("serve", "--host", "::1", "--port", "0", TALKWIRE_TLS_CERTIFICATE="none", **env)
+    assert "the TLS certificate" in done.stderr
+    assert len(re.findall(r" at https://\[::1\]:\d+", done.stderr)) == 2
 
 
 def test_unknown_setting_exits_with_usage_error() -> None:
