@@ -67,11 +67,12 @@ def serve_until_stopped(settings: Settings) -> None:
     with contextlib.ExitStack() as listening:
         log = set_up(settings.log_level, settings.log_format)
         listening.callback(log.close, _LAST_LINES_S)
-        listener = listening.enter_context(_listen(settings.host, settings.port))
+        listener = listening.enter_context(_listen(settings.host, settings.port, "--port"))
         configure_listener(listener, settings.slow_consumer_s)
         admin: socket.socket | None = None
         if settings.admin_port is not None:
-            admin = listening.enter_context(_listen(settings.admin_host, settings.admin_port))
+            there = settings.admin_host, settings.admin_port
+            admin = listening.enter_context(_listen(*there, "admin_port"))
             configure_listener(admin, settings.slow_consumer_s)
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
@@ -224,11 +225,11 @@ def _where(settings: Settings, port: int) -> str:
     return "" if place == "ws://127.0.0.1:8000" else f" --url {place}/v1/tts/stream"
 
 
-def settle() -> None:
 def _url(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def settle() -> None:
     """Exempt all objects so far from garbage collection, which would block clients for 70 ms."""
     gc.collect()
     gc.freeze()
@@ -257,7 +258,8 @@ def start_failure(error: BaseException) -> str:
     return f"the service broke while starting ({type(error).__name__}: {error})"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, option: str) -> socket.socket:
+    """Return a socket that listens on ``port``, which ``option`` chose. Raises Unable."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -268,7 +270,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         message = f"cannot listen on {host}:{port}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            message = f"port {port} is taken; stop what uses it, or choose another with --port"
+            message = f"port {port} is taken; stop what uses it, or choose another with {option}"
         raise Unable(message) from error
     listener.setblocking(False)
     return listener

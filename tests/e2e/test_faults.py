@@ -115,6 +115,15 @@ def test_taken_port_is_named_in_error(speaking: Service) -> None:
     assert f"port {speaking.port} is taken" in done.stderr
 
 
+def test_taken_admin_port_is_named_with_its_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run("serve", "--port", "0", TALKWIRE_ADMIN_PORT=port)
+    assert done.returncode == 1
+    assert f"port {port} is taken" in done.stderr
+    assert "another with admin_port" in done.stderr
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 def test_serve_prints_ipv6_addresses_in_brackets() -> None:
     env = {"TALKWIRE_ADMIN_HOST": "::1", "TALKWIRE_ADMIN_PORT": "0"}
