@@ -61,9 +61,7 @@ _CONFLICT = 409
 
 def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
     """Create the admin app of a runtime that another app runs. ``end`` does what SIGTERM does."""
-    app = FastAPI(title="Talkwire admin", version=__version__, docs_url=None, redoc_url=None)
-    app.openapi_url = None
-    app.router.routes.clear()
+    app = FastAPI(title="Talkwire admin", version=__version__, openapi_url=None)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.admin_host)
     app.router.routes += health_router(runtime, Access.SCRAPE).routes
     app.router.routes += _drain_router(runtime, end).routes
