@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from service import __version__
-from service.auth.keys import Scope
+from service.auth.keys import KeyFileError, Scope, issue, listed
+from service.auth.keys import revoke as revoke_key
 
 app = typer.Typer(
     name="talkwire",
@@ -247,8 +248,6 @@ def create(
     characters_per_minute: Annotated[int | None, typer.Option(help="Text per minute.")] = None,
 ) -> None:
     """Create a key and print it. It cannot be shown again: only its digest is stored."""
-    from service.auth.keys import KeyFileError, issue
-
     with failing(Exit.FAILED, KeyFileError), failing(Exit.USAGE, ValueError):
         key_id, secret = issue(
             file,
@@ -268,8 +267,6 @@ def list_keys(
     file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """List the keys, without their secrets."""
-    from service.auth.keys import KeyFileError, listed
-
     with failing(Exit.FAILED, KeyFileError):
         rows = listed(file)
     if as_json:
@@ -287,9 +284,6 @@ def revoke(
     file: File, key_id: Annotated[str, typer.Argument(help="As 'talkwire keys list' shows it.")]
 ) -> None:
     """Revoke a key, and close the sockets that were opened with it."""
-    from service.auth.keys import KeyFileError
-    from service.auth.keys import revoke as revoke_key
-
     with failing(Exit.FAILED, KeyFileError):
         revoke_key(file, key_id)
     typer.echo(f"{key_id} is revoked.", err=True)
