@@ -51,10 +51,8 @@ class SayResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return figures for ``--json``, rounded to milliseconds, and words if requested."""
-        told: dict[str, Any] = {}
-        for name in _FIGURES:
-            value = getattr(self.figures, name)
-            told[name] = round(value, 3) if isinstance(value, float) else value
+        figures = ((name, getattr(self.figures, name)) for name in _FIGURES)
+        told = {name: value if value is None else round(value, 3) for name, value in figures}
         told["path"] = self.path
         return told if self.words is None else {**told, "words": to_builtins(self.words)}
 
