@@ -57,7 +57,7 @@ _EXPOSED = (
     "x-bit-depth",
 )
 #: Called once if the engines cannot start; the server should end.
-OnFatal = Callable[[BaseException], None]
+OnFatal = Callable[[Exception], None]
 
 
 def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
@@ -68,9 +68,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
     async def start() -> None:
         try:
             await runtime.start()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
+        except Exception as error:
             log.error("the engines did not start")
             if on_fatal is None:
                 raise

@@ -111,9 +111,9 @@ async def _serve(
     except (KeyFileError, TracingError) as error:
         raise Unable(start_failure(error)) from error
     log.on_dropped = runtime.metrics.log_lines_dropped.inc
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
-    def on_fatal(error: BaseException) -> None:
+    def on_fatal(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
