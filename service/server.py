@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
+import uvloop
 
 from ipc.supervisor import ChildFailed
 from service import __version__
@@ -81,16 +82,8 @@ def serve_until_stopped(settings: Settings) -> None:
         if admin is not None:
             admin_url = _url(scheme, *admin.getsockname()[:2])
             log.write(f"  metrics and draining at {admin_url}")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, log, listener, port, admin))
-
-
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.Loop
 
 
 async def _serve(
