@@ -61,7 +61,8 @@ class EnginePace:
         self.begin()
         await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)  # not measured
         silence_s = await self._speak(voice, "warm-up-2", _FRAMES) / self._codec.spec.sample_rate
-        together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
+        most = min(self.ceiling, self._settings.talker_max_outstanding)
+        together = 1 if self.capacity is None else min(_TOGETHER, most)
         if together > 1:  # the cost of several does not follow from that of one
             async with asyncio.TaskGroup() as tasks:
                 for number in range(together):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ from service.app import create_app
 from service.metrics import Metrics
 from service.runtime import Phase, Runtime
 from service.settings import Settings
+from streaming.errors import CapacityError, ErrorCode
+from streaming.ports import RowGenerator, SpeechRequest
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 
@@ -60,6 +63,26 @@ async def test_readiness_follows_codec_engine() -> None:
         assert (await http.get(f"{server.http}/health/live")).status_code == 200
         server.codec.is_ready = True
         assert (await http.get(f"{server.http}/health/ready")).status_code == 200
+
+
+class BoundedTalker(FakeTalker):
+    """Refuses utterances beyond two, like the real talker with ``talker_max_outstanding``."""
+
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
+        if self.outstanding >= 2:
+            raise CapacityError(ErrorCode.OVERLOADED, "full", retry_after_ms=1)
+        async with aclosing(super().generate(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+async def test_warm_up_keeps_to_talker_max_outstanding() -> None:
+    settings = Settings(talker_max_outstanding=2, admission="measured")
+    talker, codec = BoundedTalker(row_s=0.0001), FakeCodecEngine(SPEC)
+    runtime = Runtime(settings, talker, codec, Metrics("test", "fake"))
+    await runtime.start()
+    assert runtime.is_ready
+    await runtime.stop()
 
 
 class BrokenTalker(FakeTalker):
