@@ -181,6 +181,7 @@ def set_up(level: str, style: str) -> LogWriter:
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     writer = LogWriter(sys.stderr)
     handler = LogHandler(writer)
+    handler.setLevel(level.upper())  # libraries' loggers have levels of their own
     handler.addFilter(name_caller)
     handler.setFormatter(ConsoleFormatter() if console else JsonFormatter())
     root = logging.getLogger()

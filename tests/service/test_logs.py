@@ -7,7 +7,7 @@ from typing import TextIO
 
 import pytest
 
-from service.logs import ConsoleFormatter, JsonFormatter, LogHandler, LogWriter, quieten
+from service.logs import ConsoleFormatter, JsonFormatter, LogHandler, LogWriter, quieten, set_up
 from tests.service.live import client, gateway
 
 
@@ -103,6 +103,21 @@ def test_log_handler_reports_record_that_cannot_be_formatted() -> None:
     stream.close()
     assert os.read(reading, 1000) == b"a record of service.x cannot be formatted: TypeError\n"
     os.close(reading)
+
+
+def test_log_level_error_drops_warnings_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, before = root.handlers[:], root.level
+    try:
+        writer = set_up("error", "json")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("service.x").error("broken")
+        writer.close(60.0)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "broken"
 
 
 async def test_logs_contain_no_client_text(caplog: pytest.LogCaptureFixture) -> None:
