@@ -62,8 +62,9 @@ Aliases = Annotated[dict[str, str], BeforeValidator(parse_aliases)]
 
 
 Count = Annotated[int, Field(ge=1)]
-#: A duration of at most a week. Longer ones are mistakes, and overflow when converted to ms.
+#: Durations of at most a week. Longer ones are mistakes, and overflow when converted to ms.
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
+Milliseconds = Annotated[int, Field(ge=0, le=604_800_000)]
 
 
 def _check_path(value: object) -> object:
@@ -162,8 +163,8 @@ class Settings(BaseModel):
     max_message_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_text_chars: Count = 20_000
     max_segment_chars: Annotated[int, Field(ge=20)] | None = None
-    default_lead_ms: Annotated[int, Field(ge=100)] = 10_000
-    max_lead_ms: Annotated[int, Field(ge=100)] = 120_000
+    default_lead_ms: Annotated[Milliseconds, Field(ge=100)] = 10_000
+    max_lead_ms: Annotated[Milliseconds, Field(ge=100)] = 120_000
     max_outbox_bytes: Annotated[int, Field(ge=65_536)] = 16 << 20
     max_batch_items: Count = 32
     max_batch_contexts: Count = 4
@@ -181,7 +182,7 @@ class Settings(BaseModel):
     first_lookahead_frames: Annotated[int, Field(ge=0)] = 2
     lookahead_frames: Annotated[int, Field(ge=0)] = 4
     incomplete_lookahead: bool = True
-    network_guard_ms: Annotated[int, Field(ge=0)] = 0
+    network_guard_ms: Milliseconds = 0
     trim_silence_ms: Annotated[int, Field(ge=0, le=2000)] = 100
 
     @model_validator(mode="after")
