@@ -184,20 +184,20 @@ def batch(
         raise fail(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from error
     # there are no other clients to keep slots for
     alone: dict[str, Any] = {"admission": "fixed", "max_contexts": concurrency}
-    try:
+    with failing(Exit.USAGE, SettingsError):
         settings = None if url else load_settings(config, model=model, **alone)
-        speech = {
-            "voice": voice,
-            "ref_audio": clip,
-            "ref_text": ref_text,
-            "temperature": temperature,
-            "seed": seed,
-            "scene": scene,
-        }
-        options = BatchOptions(out, speech, concurrency, settings.model if settings else None)
-        failed = run_command(read_items(data), options, settings, url, api_key)
-    except (SettingsError, BatchError) as error:
-        raise fail(error, Exit.FAILED) from error
+    speech = {
+        "voice": voice,
+        "ref_audio": clip,
+        "ref_text": ref_text,
+        "temperature": temperature,
+        "seed": seed,
+        "scene": scene,
+    }
+    options = BatchOptions(out, speech, concurrency, settings.model if settings else None)
+    try:
+        with failing(Exit.FAILED, BatchError):
+            failed = run_command(read_items(data), options, settings, url, api_key)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if failed:

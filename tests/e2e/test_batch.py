@@ -51,3 +51,11 @@ def test_batch_names_setting_of_unusable_file(tmp_path: Path) -> None:
     done = run("batch", str(texts), "--out", out, **env)
     assert done.returncode == 1
     assert done.stderr.startswith("talkwire: api_keys_file: cannot read none.json")
+
+
+def test_batch_with_unusable_settings_exits_with_usage_error(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Hello.")
+    done = run("batch", str(texts), "--out", str(tmp_path / "out"), "--config", "none.toml")
+    assert done.returncode == 2  # as of "talkwire serve"
+    assert done.stderr == "talkwire: cannot read none.toml: No such file or directory\n"
