@@ -91,7 +91,7 @@ class _Speech(TurnSpeech):
         self._playback = PlaybackClock(record.sample_rate)
         error: BaseException | None = None
         try:
-            async with self._stall:
+            async with asyncio.timeout(self._plan.turn_limit_s) as self._stall:
                 await self._speak(client)
         except (ClientError, TimeoutError, asyncio.CancelledError) as caught:
             error = caught
@@ -149,7 +149,7 @@ class _Speech(TurnSpeech):
     async def _listen(self, speech: Speech) -> None:
         record = self._record
         async for chunk in speech:
-            self._stall.progress()
+            self._progress()
             at = chunk.arrived_s - self._zero_s
             if chunk.samples and not record.arrivals and self._turn.barge_in_s is not None:
                 self._barge_at = at + self._turn.barge_in_s
@@ -178,7 +178,7 @@ class _Speech(TurnSpeech):
         with contextlib.suppress(ClientError):  # the listener gets the error too
             for piece in self._turn.pieces:
                 wait_s = self._record.intended_s + piece.at_s - self._now()
-                self._stall.progress(wait_s)  # waiting for text is no stall
+                self._progress(wait_s)  # waiting for text is no stall
                 await asyncio.sleep(wait_s)
                 if speech.is_over or self._record.cancel_s is not None:
                     return

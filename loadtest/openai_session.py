@@ -102,7 +102,7 @@ class _Speech(TurnSpeech):
         record = self._record
         try:
             await asyncio.sleep(record.sentence_s - self._now())
-            async with self._stall:
+            async with asyncio.timeout(self._plan.turn_limit_s) as self._stall:
                 await self._speak()
             record.outcome = "complete" if record.cancel_s is None else "cancelled"
         except (Refused, Broken) as error:
@@ -132,7 +132,7 @@ class _Speech(TurnSpeech):
             text = "".join(piece.text for piece in self._turn.pieces)
             pcm = b""
             async for data in _answer(reader, writer, _request(where, text), accepted):
-                self._stall.progress()
+                self._progress()
                 pcm = self._hear(pcm + data, writer.close)
         except (Broken, OSError):
             if record.cancel_s is None:

@@ -1,4 +1,4 @@
-"""Parts of a session that all protocols share: its record, its API key, and the stall limit."""
+"""Parts of a session that all protocols share: its record, its API key, and the limit on stalls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from loadtest.plan import Plan
 from loadtest.records import TurnRecord
@@ -23,49 +21,28 @@ API_KEY = os.environ.get("TALKWIRE_API_KEY") or None
 _SILENT_S = 10.0
 
 
-class StallTimeout:
-    """A limit on the time without progress, after which ``async with`` raises TimeoutError."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._timeout = asyncio.timeout(limit_s)
-
-    async def __aenter__(self) -> Self:
-        await self._timeout.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._timeout.__aexit__(kind, error, trace)
-
-    @property
-    def until(self) -> float:
-        """The time at which it expires, on the event loop's clock."""
-        return self._timeout.when() or 0.0
-
-    def progress(self, ahead_s: float = 0.0) -> None:
-        """Record progress now, or in ``ahead_s``: the limit counts from there."""
-        when = asyncio.get_running_loop().time() + max(0.0, ahead_s) + self._limit_s
-        if not self._timeout.expired() and when > self.until:
-            self._timeout.reschedule(when)
-
-
 class TurnSpeech:
-    """The speech of one turn. Times are in seconds from ``zero_s``."""
+    """The speech of one turn. Times are in seconds from ``zero_s``.
+
+    ``_stall`` is a timeout of ``turn_limit_s`` around the turn, which ``_progress`` extends.
+    """
+
+    _stall: asyncio.Timeout
 
     def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
         self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
         self._playback = PlaybackClock(record.sample_rate)
         self._silence = LeadingSilence()
         self._barge_at: float | None = None
-        self._stall = StallTimeout(plan.turn_limit_s)
 
     def _now(self) -> float:
         return time.monotonic() - self._zero_s
+
+    def _progress(self, ahead_s: float = 0.0) -> None:
+        """Record progress now, or in ``ahead_s``: the time limit counts from there."""
+        when = asyncio.get_running_loop().time() + max(0.0, ahead_s) + self._plan.turn_limit_s
+        if not self._stall.expired() and when > (self._stall.when() or 0.0):
+            self._stall.reschedule(when)
 
     def silent_s(self) -> float:
         """Return the time at which the listener's audio ended: played to the end, or cut off."""

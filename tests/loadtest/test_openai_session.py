@@ -16,7 +16,7 @@ from loadtest.openai_session import address, converse
 from loadtest.plan import Plan
 from loadtest.records import TurnRecord
 from loadtest.run import LoadTestError, require_local, run_plan
-from loadtest.session import StallTimeout
+from loadtest.session import TurnSpeech
 from loadtest.workload import Piece, Turn, session
 from talker.fake import FakeTalker
 from tests.loadtest.small_plan import WORK, carried_out, metrics, plan
@@ -93,10 +93,12 @@ def chunk(data: bytes) -> bytes:
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-async def one_turn(url: str, barge_in_s: float | None = None) -> TurnRecord:
-    turn = Turn((Piece(0.0, "Hello "), Piece(0.05, "there.")), 0.05, barge_in_s, 0.0)
+async def one_turn(
+    url: str, barge_in_s: float | None = None, *, turn_limit_s: float = 60.0, text_s: float = 0.05
+) -> TurnRecord:
+    turn = Turn((Piece(0.0, "Hello "), Piece(text_s, "there.")), text_s, barge_in_s, 0.0)
     records: list[TurnRecord] = []
-    mine = Plan(url=url, duration_s=5.0, warmup_s=0.0, protocol="openai", turn_limit_s=60.0)
+    mine = Plan(url, 5.0, 0.0, protocol="openai", turn_limit_s=turn_limit_s)
     await converse(mine, 0, (turn,), 0.0, time.monotonic(), records.append)
     (record,) = records
     return record
@@ -183,7 +185,7 @@ async def test_openai_session_ignores_informational_responses() -> None:
 
 async def test_openai_session_audio_extends_stall_timeout(monkeypatch) -> None:
     told = []
-    monkeypatch.setattr(StallTimeout, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
+    monkeypatch.setattr(TurnSpeech, "_progress", lambda self, ahead_s=0.0: told.append(ahead_s))
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)
@@ -208,19 +210,9 @@ async def test_openai_session_stall_timeout_starts_after_text() -> None:
         writer.write(HEAD + chunk(TONE) + b"0\r\n\r\n")
         await writer.drain()
 
-    limits = []
-
-    class Watched(StallTimeout):
-        async def __aenter__(self) -> StallTimeout:
-            limits.append(asyncio.get_running_loop().time())
-            return await super().__aenter__()
-
-    began = asyncio.get_running_loop().time()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadtest.session.StallTimeout", Watched)
-        async with scripted(speak) as url:
-            await one_turn(url)
-    assert limits[0] - began >= 0.045  # the last piece is due after 0.05 s
+    async with scripted(speak) as url:
+        record = await one_turn(url, turn_limit_s=0.5, text_s=0.75)
+    assert (record.outcome, record.code) == ("complete", None)
 
 
 async def test_openai_session_barge_in_closes_connection() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
@@ -15,8 +16,8 @@ from loadtest.figures import figures
 from loadtest.plan import Plan
 from loadtest.records import TurnRecord
 from loadtest.report import Row, make_report, markdown
-from loadtest.session import StallTimeout, judge_unfinished
-from loadtest.workload import Workload
+from loadtest.session import TurnSpeech, judge_unfinished
+from loadtest.workload import Workload, session
 from talkwire_client import protocol
 from tests.loadtest.small_plan import carried_out
 
@@ -27,25 +28,33 @@ SPOKEN = TurnRecord(
 WHOLE = Workload(turns=(1, 1), sentences=(1, 1), tokens_per_s=0, barge_in=0, think_s=0)
 
 
-async def test_stall_timeout_is_extended_by_progress() -> None:
-    async with StallTimeout(60.0) as patience:
-        first = patience.until
+def speech(turn_limit_s: float) -> TurnSpeech:
+    limited = Plan("", 1.0, 0.0, turn_limit_s=turn_limit_s)
+    return TurnSpeech(limited, session(WHOLE, 1, 0)[0], msgspec.structs.replace(SPOKEN), 0.0)
+
+
+async def test_turn_speech_progress_extends_timeout() -> None:
+    turn = speech(60.0)
+    async with asyncio.timeout(60.0) as turn._stall:
+        first = turn._stall.when()
         await asyncio.sleep(0.01)
-        patience.progress()
-        assert patience.until > first
-        patience.progress(ahead_s=100.0)
-        far = patience.until
-        patience.progress()
-        assert patience.until == far > first + 90
+        turn._progress()
+        assert turn._stall.when() > first
+        turn._progress(ahead_s=100.0)
+        far = turn._stall.when()
+        turn._progress()
+        assert turn._stall.when() == far > first + 90
 
 
-async def test_stall_timeout_ends_turn() -> None:
+async def test_turn_speech_progress_after_timeout_has_no_effect() -> None:
+    turn = speech(0.01)
+
     async def stand_still() -> None:
-        async with StallTimeout(0.01) as patience:
+        async with asyncio.timeout(0.01) as turn._stall:
             try:
                 await asyncio.Event().wait()
             finally:
-                patience.progress()  # too late to have an effect, but no error
+                turn._progress()
 
     with pytest.raises(TimeoutError):
         await stand_still()
@@ -128,7 +137,7 @@ async def test_native_session_records_audio_after_cancel(monkeypatch) -> None:
 
 async def test_native_session_text_and_audio_extend_stall_timeout(monkeypatch) -> None:
     told: list[float] = []
-    monkeypatch.setattr(StallTimeout, "progress", lambda self, ahead_s=0.0: told.append(ahead_s))
+    monkeypatch.setattr(TurnSpeech, "_progress", lambda self, ahead_s=0.0: told.append(ahead_s))
     paced = Workload(turns=(1, 1), texts=("Two words.",), tokens_per_s=200, barge_in=0)
     async with listening(bare_server.ReplaySession) as url:
         plan = Plan(url, 1.0, 0.0, streams=1, workload=paced, report_every_s=0)
