@@ -30,6 +30,8 @@ const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 };
 /** The longest that a UTF-16 unit gets in JSON (`\u0000`), and room for the rest of a message. */
 const UNIT_BYTES = 6;
 const ENVELOPE_BYTES = 1024;
+/** What answers messages for an earlier context of an id, and so does not refuse this one. */
+const LATE_CODES = new Set(["unknown_context", "context_closed"]);
 /** What servers take in one message unless they say otherwise. */
 const MESSAGE_BYTES = 65_536;
 /** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
@@ -476,7 +478,7 @@ export class Context {
   }
 
   _onError(error) {
-    if (this.handle === null) return this._fail(error);
+    if (this.handle === null) return LATE_CODES.has(error.code) || this._fail(error);
     this.errors.push(error);
     tell(this._callbacks.onError, error);
   }

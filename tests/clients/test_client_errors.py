@@ -206,3 +206,28 @@ async def test_json_audio_gap_is_protocol_error() -> None:
                 client.speak() as speech,
             ):
                 await drain(speech)
+
+
+async def test_late_error_of_ended_context_does_not_refuse_next_of_that_id() -> None:
+    """A cancel that crosses the context's end is refused when its id may be in use again."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.finish(create.context_id)
+        await peer.expect(protocol.ContextCancel)
+        await peer.expect(protocol.ContextCreate)
+        late = ErrorCode.CONTEXT_CLOSED
+        await peer.say(
+            protocol.Error(late, "The context is closed.", "r", context_id="a"),
+            protocol.ContextCreated("a", 1),
+        )
+        await peer.audio(1, b"\1\0")
+        await peer.finish("a")
+
+    async with fake_server(script) as url, Client(url) as client:
+        async with client.speak(context_id="a") as first:
+            await first._send_cancel(None)  # before its end is read
+            assert await drain(first) == []
+        async with client.speak(context_id="a") as second:
+            assert await drain(second) == [b"\1\0"]
+            assert second.errors == []

@@ -110,3 +110,16 @@ test("a text that no message can hold goes in several, and no character is cut",
     assert.deepEqual(socket.sent.map((message) => message.text), [text]);
   }
 });
+
+test("a late error of an ended context does not refuse the next one of its id", async () => {
+  const { client, socket } = await open();
+  const first = await client.createContext({ context_id: "a" });
+  const cancelling = first.cancel();
+  socket.say({ type: "context.done", context_id: "a", reason: "complete" });
+  assert.equal(await cancelling, null);
+  const opening = client.createContext({ context_id: "a" });
+  socket.say({ type: "error", context_id: "a", code: "context_closed", message: "It is closed." });
+  const second = await opening;
+  assert.deepEqual([second.handle, second.errors], [1, []]);
+  second.append("Hello.");
+});

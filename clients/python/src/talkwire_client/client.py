@@ -45,6 +45,8 @@ from talkwire_client.speech import (
 DEFAULT_URL = f"ws://127.0.0.1:8000{wire.PATH}"
 #: How long a speech that is not read may block others on its connection.
 SLOW_READER_TIMEOUT_S = 5.0
+#: Codes that answer messages for an open context, and so never ``context.create``.
+_LATE_CODES = (wire.ErrorCode.UNKNOWN_CONTEXT, wire.ErrorCode.CONTEXT_CLOSED)
 #: A second of float32 audio at 48 kHz is 192 kB; a chunk is a few seconds at most.
 _MAX_MESSAGE_BYTES = 16 << 20
 
@@ -291,8 +293,10 @@ class Client:
         if message.context_id is None:
             self._notice = error  # the reason, if the connection closes now
         elif (speech := self._speeches.get(message.context_id)) is not None:
-            speech._on_error(error)
-            if speech._handle is None:
+            if speech._handle is not None:
+                speech.errors.append(error)
+            elif message.code not in _LATE_CODES:  # otherwise of an earlier context of that id
+                speech._on_lost(error)
                 self._forget(speech)
 
     def _on_speech_message(self, speech: Speech, message: wire.ServerMessage | None) -> None:

@@ -410,13 +410,6 @@ class Speech:
         self._handle, self.warning = handle, warning
         self._answered.set()
 
-    def _on_error(self, error: ServerError) -> None:
-        """Handle an error about the context, or about a message for it."""
-        if self._handle is None:
-            self._on_lost(error)
-        else:
-            self.errors.append(error)
-
     def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
         """Handle a frame. Raises ProtocolError if it does not continue the last one."""
         try:
