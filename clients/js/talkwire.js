@@ -478,7 +478,10 @@ export class Context {
   }
 
   _onError(error) {
-    if (this.handle === null) return LATE_CODES.has(error.code) || this._fail(error);
+    if (this.handle === null) {
+      if (!LATE_CODES.has(error.code)) this._fail(error);
+      return;
+    }
     this.errors.push(error);
     tell(this._callbacks.onError, error);
   }

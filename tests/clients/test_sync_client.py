@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -192,6 +193,26 @@ def test_sync_text_iterator_error_cancels_and_is_raised() -> None:
         assert told.is_set()
 
 
+def test_sync_text_iterator_of_none_is_refused() -> None:
+    """An LLM's stream has parts without text, which must not end the speech in silence."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        if isinstance(await peer.receive(), protocol.ContextEnd):
+            return await peer.finish(create.context_id)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    pieces: list[Any] = ["Hello ", None, "there."]
+    with (
+        served(script) as url,
+        SyncClient(url) as client,
+        pytest.raises(TypeError),
+        client.speak(pieces) as speech,
+    ):
+        list(speech)
+
+
 def test_sync_speech_exit_does_not_wait_for_text_iterator() -> None:
     written = threading.Event()
 
@@ -269,6 +290,33 @@ def test_sync_client_refuses_misuse() -> None:
         client.close()
         with pytest.raises(ConnectionLostError, match="the client was closed"):
             client.ping()
+
+
+def test_sync_speech_exit_after_close_is_no_error() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+
+    with served(script) as url, SyncClient(url) as client:
+        with client.speak():
+            client.close()
+        with pytest.raises(ConnectionLostError, match="the client was closed"):
+            client.speak().__enter__()
+
+
+def test_sync_on_words_cannot_wait_for_its_own_thread() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.say(protocol.Timestamps(create.context_id, []))
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with (
+        served(script) as url,
+        SyncClient(url) as client,
+        client.speak(on_words=lambda words: print(client.ping())) as speech,
+        pytest.raises(RuntimeError, match="on_words"),
+    ):
+        list(speech)
 
 
 def test_sync_wait_flushed_returns_true_after_flush() -> None:

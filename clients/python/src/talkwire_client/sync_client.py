@@ -8,8 +8,8 @@
                 play(chunk.data)
 
 It runs ``talkwire_client.client`` on an event loop in a thread of its own, with the same errors and
-the same bounded queue. Every method may be called from any thread, so one thread can write a
-speech's text while another reads its audio.
+the same bounded queue. Every method may be called from any thread but that one, so one thread can
+write a speech's text while another reads its audio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from talkwire_client import protocol as wire
 from talkwire_client.audio import AudioChunk
@@ -106,8 +106,8 @@ class SyncClient:
         Args:
             text: A whole text, or an iterable of its parts. It may block, since it is iterated over
                 in another thread. None: call ``append`` and ``end`` yourself.
-            on_words: Called with words and their times, on the client's own thread; asks for
-                timestamps.
+            on_words: Called with words and their times, on the client's own thread, from which no
+                method that waits may be called; asks for timestamps.
             **options: See SpeechOptions.
 
         Returns:
@@ -146,7 +146,8 @@ class SyncSpeech:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loop.run(self._speech.__aexit__(kind, error, trace))
+        with contextlib.suppress(ConnectionLostError):  # the client was closed, and so the speech
+            self._loop.run(self._speech.__aexit__(kind, error, trace))
 
     def append(self, text: str) -> None:
         """Send more text, in several messages if one cannot hold it."""
@@ -262,11 +263,15 @@ class _LoopThread:
 
         Raises:
             ConnectionLostError: The client was closed.
+            RuntimeError: It is not connected, or this thread runs the loop and cannot wait for it.
         """
         closed = ConnectionLostError(None, "the client was closed")
         if self._loop is None:
             work.close()
             raise RuntimeError("not connected: with SyncClient(...) as client")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("on_words cannot wait for the client; call it from another thread")
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -292,22 +297,15 @@ async def _next(chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
     return await anext(chunks, None)
 
 
-class _Part(NamedTuple, Generic[T]):
-    """A result of a thread's iterable: an item, its error, or neither at its end."""
-
-    item: T | None = None
-    error: BaseException | None = None
-
-
 async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
     """Iterate over a blocking iterable in a thread, which may outlive an early end of the
     iteration.
     """
     loop = asyncio.get_running_loop()
-    parts: asyncio.Queue[_Part[T]] = asyncio.Queue(1)
+    parts: asyncio.Queue[tuple[T] | Exception | None] = asyncio.Queue(1)  # an item, or how it ended
     abandoned = threading.Event()
 
-    def put(part: _Part[T]) -> None:
+    def put(part: tuple[T] | Exception | None) -> None:
         work = parts.put(part)
         try:
             asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -316,22 +314,22 @@ async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
             abandoned.set()
 
     def pump() -> None:
+        end = None
         try:
             for item in items:
                 if abandoned.is_set():
                     return
-                put(_Part(item))
+                put((item,))
         except Exception as error:
-            put(_Part(error=error))
-        else:
-            put(_Part())
+            end = error
+        put(end)
 
     threading.Thread(target=pump, name="talkwire-text", daemon=True).start()
     try:
-        while (part := await parts.get()).item is not None:
-            yield part.item
-        if part.error is not None:
-            raise part.error
+        while isinstance(part := await parts.get(), tuple):
+            yield part[0]
+        if part is not None:
+            raise part
     finally:
         abandoned.set()
         with contextlib.suppress(asyncio.QueueEmpty):
