@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -301,6 +302,17 @@ def test_sync_speech_exit_after_close_is_no_error() -> None:
             client.close()
         with pytest.raises(ConnectionLostError, match="the client was closed"):
             client.speak().__enter__()
+
+
+def test_sync_client_is_closed_by_several_threads() -> None:
+    async def script(peer: Peer) -> None:
+        pass
+
+    with served(script) as url, ThreadPoolExecutor(3) as threads:
+        for _ in range(60):
+            with SyncClient(url) as client:
+                for closing in [threads.submit(client.close) for _ in range(3)]:
+                    closing.result()
 
 
 def test_sync_on_words_cannot_wait_for_its_own_thread() -> None:

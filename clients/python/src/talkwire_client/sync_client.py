@@ -57,6 +57,7 @@ class SyncClient:
             framing=framing,
         )
         self._loop = _LoopThread()
+        self._closing = threading.RLock()
 
     def __enter__(self) -> Self:
         self.connect()
@@ -78,11 +79,12 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the connection. Leaving the client does the same. Closing twice does nothing."""
-        if self._loop.is_running:
-            try:
-                self._loop.run(self._client.close())
-            finally:
-                self._loop.stop()
+        with self._closing:
+            if self._loop.is_running:
+                try:
+                    self._loop.run(self._client.close())
+                finally:
+                    self._loop.stop()
 
     @property
     def server(self) -> wire.SessionCreated:
