@@ -163,9 +163,11 @@ async def _begin(workers: list[asyncio.subprocess.Process]) -> float:
     """Wait until all workers are ready, and tell them the run's beginning (monotonic seconds)."""
     for worker in workers:
         assert worker.stdout is not None
-        async with asyncio.timeout(_START_S):
-            if await worker.stdout.readline() != b"ready\n":
-                raise LoadTestError("a worker process did not start")
+        said = b""
+        with contextlib.suppress(TimeoutError):
+            said = await asyncio.wait_for(worker.stdout.readline(), _START_S)
+        if said != b"ready\n":
+            raise LoadTestError("a worker process did not start")
     zero_s = time.monotonic() + _LEAD_S
     for worker in workers:
         assert worker.stdin is not None

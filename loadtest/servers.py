@@ -89,7 +89,8 @@ async def _ready_port(process: asyncio.subprocess.Process, log: int) -> int:
             if await asyncio.to_thread(_is_ready, port):
                 return port
         await asyncio.sleep(0.05)
-    raise LoadTestError("the server did not start:\n" + os.pread(log, _MOST_LOG, 0).decode())
+    said = os.pread(log, _MOST_LOG, 0).decode(errors="replace")
+    raise LoadTestError(f"the server did not start:\n{said}")
 
 
 def _is_ready(port: int) -> bool:

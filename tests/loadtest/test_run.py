@@ -214,6 +214,21 @@ def test_require_local_refuses_other_machines() -> None:
         require_local("http://127.0.0.1:8000/v1/tts/stream")
 
 
+async def test_server_that_does_not_start_is_reported_with_its_log() -> None:
+    """A log may end within a character, since only its first MiB is read."""
+    program = "import sys; sys.stderr.buffer.write(b'no room \\xe2\\x82'); sys.exit(1)"
+    broken = servers.Command([sys.executable, "-c", program], {})
+    with pytest.raises(LoadTestError, match="did not start:\nno room"):
+        async with servers.started(broken):
+            pytest.fail("it started")
+
+
+async def test_worker_that_does_not_start_in_time_is_reported(monkeypatch) -> None:
+    monkeypatch.setattr("loadtest.run._START_S", 0.0)
+    with pytest.raises(LoadTestError, match="a worker process did not start"):
+        await run_plan(plan("ws://127.0.0.1:1/", processes=1))
+
+
 async def test_capacity_of_server_with_keys_needs_admin_key(tmp_path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("boss", "acme", "admin"), entry("joe", "acme"))
     async with gateway(api_keys_file=keys, max_contexts=5) as server:
