@@ -111,16 +111,11 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
     return dict(Counter(name for name in names if name is not None))
 
 
-def _cancel_ack_ms(record: TurnRecord) -> float | None:
+def _after_cancel_ms(record: TurnRecord, at_s: float | None) -> float | None:
+    """Return the time from an acknowledged cancel to ``at_s``; 0 if that was earlier or never."""
     if record.cancelled_s is None or record.cancel_s is None:
         return None
-    return 1000 * (record.cancelled_s - record.cancel_s)
-
-
-def _cancel_last_byte_ms(record: TurnRecord) -> float | None:
-    if record.cancelled_s is None or record.cancel_s is None:
-        return None
-    return 1000 * max(0.0, (record.last_audio_s or 0.0) - record.cancel_s)
+    return 1000 * max(0.0, (at_s or 0.0) - record.cancel_s)
 
 
 def _refusal_ms(plan: Plan, record: TurnRecord) -> float | None:
@@ -184,8 +179,8 @@ def figures(
         server_underrun_share=share_interval(sum(ms > 0 for ms in told), len(told)),
         rtf=_known(r.rtf for r in measured),
         delivery_rtf=_known(h.rtf for _, h in heard),
-        cancel_ack=_known(map(_cancel_ack_ms, measured)),
-        cancel_last_byte=_known(map(_cancel_last_byte_ms, measured)),
+        cancel_ack=_known(_after_cancel_ms(r, r.cancelled_s) for r in measured),
+        cancel_last_byte=_known(_after_cancel_ms(r, r.last_audio_s) for r in measured),
         refusal=_known(_refusal_ms(plan, r) for r in measured),
         lateness=quantiles([1000 * (r.started_s - r.intended_s) for r in measured]),
         slo_ttfa_ms=slo_ttfa_ms,

@@ -116,13 +116,10 @@ class _Speech(TurnSpeech):
     async def _settle(self) -> None:
         """Wait until the metrics have arrived (for a limited time), and a little longer."""
         for _ in range(_METRICS_LOOKS):
-            if self._is_settled():
+            if self._speech is None or self._speech.metrics is not None:
                 break
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_AFTER_S)
-
-    def _is_settled(self) -> bool:
-        return self._speech is None or self._speech.metrics is not None
 
     async def _speak(self, client: Client) -> None:
         record = self._record

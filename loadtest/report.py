@@ -271,9 +271,6 @@ def write_report(
         (out / "report.md").write_text(text, encoding="utf-8")
     if raw is not None:
         prepare_files(None, raw)
-        write_records(raw, *([_labelled(r, row.label) for r in records] for row, records in runs))
+        replace = msgspec.structs.replace
+        write_records(raw, *([replace(r, run=row.label) for r in rs] for row, rs in runs))
     return result
-
-
-def _labelled(record: TurnRecord, run: str) -> TurnRecord:
-    return msgspec.structs.replace(record, run=run)

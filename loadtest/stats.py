@@ -81,11 +81,6 @@ class Trend:
     low: float
     high: float
 
-    @property
-    def is_flat(self) -> bool:
-        """Whether the interval includes a slope of 0."""
-        return self.low <= 0.0 <= self.high
-
 
 def trend(x: Sequence[float], y: Sequence[float], groups: int = _GROUPS) -> Trend:
     """Fit a line by least squares to the means of ``groups`` equal parts of the series. Raises
@@ -102,9 +97,5 @@ def trend(x: Sequence[float], y: Sequence[float], groups: int = _GROUPS) -> Tren
     rest = ys - ys.mean() - slope * spread
     freedom = parts - 2
     error = float(np.sqrt(rest @ rest / freedom / squares))
-    reach = _quantile(freedom) * error
+    reach = _T[max(known for known in _T if known <= freedom)] * error
     return Trend(slope, slope - reach, slope + reach)
-
-
-def _quantile(freedom: int) -> float:
-    return _T[max(known for known in _T if known <= freedom)]
