@@ -113,12 +113,18 @@ export async function connect(url, options = {}) {
  * and `apiKey`, for which a page is better given a token: addresses end in other people's logs.
  */
 export function speechUrl(url, input, { apiKey, ...fields } = {}) {
-  const address = new URL("/v1/audio/speech", url);
-  address.protocol = address.protocol.replace("ws", "http");
+  const address = httpUrl("/v1/audio/speech", url);
   for (const [name, value] of Object.entries({ input, ...fields, api_key: apiKey })) {
     if (value !== undefined && value !== null) address.searchParams.set(name, String(value));
   }
   return address.href;
+}
+
+/** The HTTP address of a path on the server that has `url`. */
+function httpUrl(path, url) {
+  const address = new URL(path, url);
+  address.protocol = address.protocol.replace("ws", "http");
+  return address;
 }
 
 function openSocket(Socket, url, apiKey) {
@@ -134,9 +140,8 @@ function openSocket(Socket, url, apiKey) {
 
 /** Why a handshake failed, as far as it can be found out: a TalkwireError. */
 async function whyNot(url, apiKey) {
-  const health = new URL("/health/ready", url);
-  health.protocol = health.protocol.replace("ws", "http");
   try {
+    const health = httpUrl("/health/ready", url);
     const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
     if (answer.ok) {
       const locked = await whyLocked(url, apiKey);
@@ -154,10 +159,9 @@ async function whyNot(url, apiKey) {
 
 /** What the service has against the key; null: nothing. A page of another origin is not told. */
 async function whyLocked(url, apiKey) {
-  const models = new URL("/v1/models", url);
-  models.protocol = models.protocol.replace("ws", "http");
   const headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : {};
   try {
+    const models = httpUrl("/v1/models", url);
     const answer = await fetch(models, { headers, signal: AbortSignal.timeout(3000) });
     if (answer.status === 401) {
       const why = apiKey ? "This API key is not valid." : "An API key is needed.";
@@ -221,7 +225,7 @@ export class Client {
   async speak(text, options = {}) {
     const context = await this.createContext(options);
     context.feed(text).catch((error) => {
-      context._fail(error);
+      context._settle(error);
       if (this.isOpen) this._send("context.cancel", { context_id: context.id });
     });
     return context;
@@ -301,7 +305,7 @@ export class Client {
     this._lost = error;
     this._greeted.reject(error);
     for (const pong of this._pings.values()) pong.reject(error);
-    for (const context of this._contexts.values()) context._fail(error);
+    for (const context of this._contexts.values()) context._settle(error);
     this._contexts.clear();
     this._handles.clear();
     this._socket.close(error.code === "protocol_error" ? 4002 : 1000);
@@ -444,7 +448,7 @@ export class Context {
 
   _overrun() {
     this.cancel().catch(() => {});
-    this._fail(new TalkwireError("slow_reader", "The audio was not read; the context was cancelled."));
+    this._settle(new TalkwireError("slow_reader", "The audio was not read; the context was cancelled."));
   }
 
   _onMessage(message) {
@@ -479,7 +483,7 @@ export class Context {
 
   _onError(error) {
     if (this.handle === null) {
-      if (!LATE_CODES.has(error.code)) this._fail(error);
+      if (!LATE_CODES.has(error.code)) this._settle(error);
       return;
     }
     this.errors.push(error);
@@ -491,11 +495,10 @@ export class Context {
     this._settle(error);
   }
 
-  /** Nothing more is to be delivered; the handle stays known, as audio may be under way. */
-  _fail(error) {
-    this._settle(error);
-  }
-
+  /**
+   * Nothing more is to be delivered; `error` is null where nothing failed. The handle stays known
+   * until the server is done with the context, as audio may be under way.
+   */
   _settle(error) {
     if (this._over) return;
     this._over = { error };
