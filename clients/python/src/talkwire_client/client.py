@@ -324,7 +324,7 @@ class Client:
         self._speeches.pop(speech.context_id, None)
         if speech._handle is not None and self._handles.get(speech._handle) is speech:
             del self._handles[speech._handle]
-        speech._on_forgotten()
+        speech._forgotten.set()
 
 
 async def _wait_for_room(

@@ -196,7 +196,7 @@ class Speech:
         self._answered = asyncio.Event()
         self._refusal: ClientError | None = None
         self._over = asyncio.Event()
-        self._forgotten = asyncio.Event()
+        self._forgotten = asyncio.Event()  # the server is done with this context: its id is free
         self._waiters = 0
         self._discards = self._cancel_sent = False
         self._sequence = self._offset = 0
@@ -454,10 +454,6 @@ class Speech:
         self._over.set()
         self._discard()
         self._chunks.end()
-
-    def _on_forgotten(self) -> None:
-        """Note that the server is done with this context, so its id is free."""
-        self._forgotten.set()
 
     def _on_lost(self, error: ClientError) -> None:
         """End the speech: its context was refused, or the connection is gone."""
