@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from talkwire_client import protocol
 from talkwire_client.client import Client
@@ -231,3 +233,40 @@ async def test_late_error_of_ended_context_does_not_refuse_next_of_that_id() -> 
         async with client.speak(context_id="a") as second:
             assert await drain(second) == [b"\1\0"]
             assert second.errors == []
+
+
+@pytest.mark.parametrize("ending", ["done", "cancelled"])
+async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
+    """The server closes a socket that keeps sending messages which it has to refuse."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        if ending == "done":
+            await peer.finish(create.context_id)
+        else:
+            await peer.expect(protocol.ContextCancel)
+            await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        with pytest.raises(ConnectionClosed):
+            await peer.receive()
+
+    has_begun, is_over = asyncio.Event(), asyncio.Event()
+
+    async def text() -> AsyncIterator[str]:
+        yield "Hello "
+        has_begun.set()
+        await is_over.wait()
+        yield "there."
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(text()) as speech,
+    ):
+        await has_begun.wait()
+        if ending == "cancelled":
+            assert await speech.cancel() is not None
+        assert await drain(speech) == []
+        is_over.set()
+        assert speech._feeding is not None
+        await speech._feeding

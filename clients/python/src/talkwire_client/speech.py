@@ -299,7 +299,9 @@ class Speech:
         await self._connection.send(wire.ContextEnd(self.context_id))
 
     async def feed(self, text: str | AsyncIterable[str]) -> None:
-        """Send a whole text, or the parts that an iterator yields as they arrive, and end.
+        """Send a whole text, or the parts that an iterator yields as they arrive, and end. Stop if
+        the speech is over or was cancelled: the server refuses later text, and closes a connection
+        on which it has to refuse much.
 
         Raises:
             ClientError: As ``append``.
@@ -309,6 +311,8 @@ class Speech:
             await self.append(text)
         else:
             async for part in text:
+                if self._over.is_set() or self._cancel_sent:
+                    return
                 await self.append(part)
         await self.end()
 
