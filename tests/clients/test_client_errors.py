@@ -270,3 +270,18 @@ async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
         is_over.set()
         assert speech._feeding is not None
         await speech._feeding
+
+
+async def test_no_playback_is_reported_of_ended_speech() -> None:
+    """The listener still plays for a while after the server has sent everything."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+        with pytest.raises(ConnectionClosed):
+            await peer.receive()
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        assert len(await drain(speech)) == 1
+        await speech.report_playback(1)

@@ -318,6 +318,7 @@ class Speech:
 
     async def report_playback(self, played_samples: int) -> None:
         """Report how much the listener has heard, a few times a second if playback may be late.
+        Nothing is sent once the server is done with the speech, since it would be refused.
 
         Args:
             played_samples: Total number of samples of this speech, at the rate of its audio.
@@ -325,7 +326,8 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
-        await self._connection.send(wire.Playback(self.context_id, played_samples))
+        if self.done is None and not self._cancel_sent:
+            await self._connection.send(wire.Playback(self.context_id, played_samples))
 
     async def cancel(self, played_ms: float | None = None) -> wire.ContextCancelled | None:
         """Stop the speech, and drop the audio that has not been read.
