@@ -378,6 +378,7 @@ export class Context {
   async feed(text) {
     for await (const piece of typeof text === "string" ? [text] : text) {
       if (this._over || this._discarding) return;
+      if (this.errors.some(({ code }) => code === "text_too_long")) break; // all more is refused
       this.append(piece);
     }
     if (!this._over && !this._discarding) this.end();

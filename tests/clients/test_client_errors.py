@@ -285,3 +285,27 @@ async def test_no_playback_is_reported_of_ended_speech() -> None:
     async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
         assert len(await drain(speech)) == 1
         await speech.report_playback(1)
+
+
+async def test_text_ends_when_speech_takes_no_more() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        code, text = ErrorCode.TEXT_TOO_LONG, "The text was not added."
+        await peer.say(protocol.Error(code, text, "r", context_id=create.context_id))
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    async def text() -> AsyncIterator[str]:
+        yield "Hello "
+        while not speech.errors:
+            await asyncio.sleep(0)
+        yield "there."
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(text()) as speech,
+    ):
+        with pytest.raises(ServerError, match="text_too_long"):
+            await drain(speech)

@@ -123,3 +123,19 @@ test("a late error of an ended context does not refuse the next one of its id", 
   assert.deepEqual([second.handle, second.errors], [1, []]);
   second.append("Hello.");
 });
+
+test("a text ends where the server takes no more of it", async () => {
+  const { client, socket } = await open();
+  async function* words() {
+    yield "Hello ";
+    const { context_id } = socket.sent[0];
+    socket.say({ type: "error", context_id, code: "text_too_long", message: "Too long." });
+    yield "there.";
+    yield "Again.";
+  }
+  const context = await client.createContext();
+  await context.feed(words());
+  const types = socket.sent.map(({ type }) => type);
+  assert.deepEqual(types, ["context.create", "text.append", "context.end"]);
+  assert.equal(context.errors[0].code, "text_too_long");
+});

@@ -300,8 +300,8 @@ class Speech:
 
     async def feed(self, text: str | AsyncIterable[str]) -> None:
         """Send a whole text, or the parts that an iterator yields as they arrive, and end. Stop if
-        the speech is over or was cancelled: the server refuses later text, and closes a connection
-        on which it has to refuse much.
+        the speech is over, was cancelled or takes no more text: the server refuses later text, and
+        closes a connection on which it has to refuse much.
 
         Raises:
             ClientError: As ``append``.
@@ -313,6 +313,8 @@ class Speech:
             async for part in text:
                 if self._over.is_set() or self._cancel_sent:
                     return
+                if any(error.code == wire.ErrorCode.TEXT_TOO_LONG for error in self.errors):
+                    break
                 await self.append(part)
         await self.end()
 
