@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import contextlib
 import fcntl
 import hashlib
@@ -103,11 +104,13 @@ class Item(NamedTuple):
 
 def read_items(data: bytes) -> list[Item]:
     """Return the lines that are not blank. Raises BatchError."""
+    # bytes are split only at line ends, a str also at characters that texts may contain
+    lines = data.removeprefix(codecs.BOM_UTF8).splitlines()
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        texts = [line.decode().strip() for line in lines]
     except UnicodeDecodeError as error:
         raise BatchError("the texts are not UTF-8") from error
-    items = [Item(number, text) for number, line in enumerate(lines, 1) if (text := line.strip())]
+    items = [Item(number, text) for number, text in enumerate(texts, 1) if text]
     if not items:
         raise BatchError("there is no text: one is expected on each line")
     return items

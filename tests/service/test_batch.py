@@ -254,6 +254,8 @@ async def test_batch_locks_output_folder(tmp_path: Path) -> None:
 def test_read_items_numbers_lines_and_skips_blank_ones() -> None:
     items = read_items("\ufeffOne.\n\n  Zwei, größer. \r\n".encode())
     assert items == [Item(1, "One."), Item(3, "Zwei, größer.")]
+    separated = "One\u2028two\x85three\x0cfour."  # no line ends for an editor
+    assert read_items(f"{separated}\nFive.".encode()) == [Item(1, separated), Item(2, "Five.")]
     for bad in (b"\xff\xfe", b" \n\n"):
         with pytest.raises(BatchError):
             read_items(bad)
