@@ -12,6 +12,7 @@ import base64
 import codecs
 import contextlib
 import fcntl
+import functools
 import hashlib
 import http.client
 import json
@@ -20,6 +21,7 @@ import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -310,20 +312,23 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     headers = {"content-type": "application/json"}
     if api_key is not None:
         headers["authorization"] = f"Bearer {api_key}"
+    # a request holds a thread; the loop's own pool has fewer than texts may be spoken at once
+    pool = ThreadPoolExecutor(options.concurrency)
 
     async def speak(text: str, write: Write) -> None:
         connection = kind(host, port, timeout=_TIMEOUT_S)
+        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
 
         def ask(body: bytes) -> http.client.HTTPResponse:
             connection.request("POST", "/v1/audio/speech", body, headers)
             return connection.getresponse()
 
         try:
-            answer = await asyncio.to_thread(ask, json.dumps(options.body(text)).encode())
+            answer = await in_thread(ask, json.dumps(options.body(text)).encode())
             if answer.status != http.client.OK:
-                told = await asyncio.to_thread(answer.read, _MAX_ERROR_BYTES)
+                told = await in_thread(answer.read, _MAX_ERROR_BYTES)
                 raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
-            while data := await asyncio.to_thread(answer.read, _PIECE_BYTES):
+            while data := await in_thread(answer.read, _PIECE_BYTES):
                 write(data)
         except ConnectionRefusedError as error:
             raise BatchError(f"no server answers at {url}") from error

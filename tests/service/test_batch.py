@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
 import sys
 import wave
 from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 from codec.fake import FakeDecoder
 from service import batch
+from service.audio.pcm import wav_header
 from service.batch import (
     BatchError,
     BatchOptions,
@@ -237,6 +240,42 @@ async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int)
     for url in ("ftp://host", "host:8000", "http://host:port"):
         with pytest.raises(BatchError, match="not an address"):
             server_speaker(url, None, BatchOptions(tmp_path))
+
+
+@contextlib.asynccontextmanager
+async def answering(answer: bytes, together: int = 1) -> AsyncIterator[str]:
+    """Run a server that sends ``answer`` once it has ``together`` requests; yield its address."""
+    all_asked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal together
+        await reader.readuntil(b"\r\n\r\n")
+        together -= 1
+        if together <= 0:
+            all_asked.set()
+        await all_asked.wait()
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+def http_answer(media_type: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+WAV_ANSWER = http_answer("audio/wav", wav_header(24_000) + bytes(4800))
+
+
+async def test_batch_speaks_as_many_texts_at_a_time_as_asked(tmp_path: Path) -> None:
+    options = BatchOptions(tmp_path, concurrency=48)
+    items = [Item(number, "Text.") for number in range(1, 49)]
+    async with asyncio.timeout(60), answering(WAV_ANSWER, together=48) as url:
+        results = await spoken(options, server_speaker(url, None, options), items)
+    assert [result.audio_s for result in results.values()] == [0.1] * 48
 
 
 async def test_batch_locks_output_folder(tmp_path: Path) -> None:
