@@ -325,7 +325,8 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
 
         try:
             answer = await in_thread(ask, json.dumps(options.body(text)).encode())
-            if answer.status != http.client.OK:
+            is_audio = answer.headers.get_content_type() == "audio/wav"
+            if answer.status != http.client.OK or not is_audio:
                 told = await in_thread(answer.read, _MAX_ERROR_BYTES)
                 raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
             while data := await in_thread(answer.read, _PIECE_BYTES):

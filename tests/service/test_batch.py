@@ -278,6 +278,14 @@ async def test_batch_speaks_as_many_texts_at_a_time_as_asked(tmp_path: Path) -> 
     assert [result.audio_s for result in results.values()] == [0.1] * 48
 
 
+async def test_batch_ends_if_service_answers_with_something_else(tmp_path: Path) -> None:
+    options = BatchOptions(tmp_path)
+    async with answering(http_answer("text/html", b"<p>Sign in.</p>")) as url:
+        with pytest.raises(BatchError, match="answered 200, and not as Talkwire does"):
+            await spoken(options, server_speaker(url, None, options))
+    assert os.listdir(tmp_path) == ["results.jsonl"]
+
+
 async def test_batch_locks_output_folder(tmp_path: Path) -> None:
     with (
         Results.open(tmp_path),
