@@ -191,8 +191,11 @@ class PartialWav:
         self.bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append ``data``. Raises OSError."""
-        self._file.write(data)
+        """Append ``data``. Raises BatchError, which a speaker does not take for the network's."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise BatchError(f"cannot write to {self._path.parent}: {error.strerror}") from error
         self.bytes += len(data)
 
     def complete(self) -> float:
@@ -213,8 +216,9 @@ class PartialWav:
 
     def discard(self) -> None:
         """Remove the file, unless it is complete."""
-        self._file.close()
         self._partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there may be no room for what is buffered
+            self._file.close()
 
 
 async def run_batch(

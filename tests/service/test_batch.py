@@ -286,6 +286,19 @@ async def test_batch_ends_if_service_answers_with_something_else(tmp_path: Path)
     assert os.listdir(tmp_path) == ["results.jsonl"]
 
 
+@pytest.mark.parametrize("size", [100, 200_000])  # the first is buffered until its end
+async def test_batch_with_service_names_folder_of_full_disk(tmp_path: Path, size: int) -> None:
+    options = BatchOptions(tmp_path)
+    answer = http_answer("audio/wav", wav_header(24_000) + bytes(size))
+    with Results.open(tmp_path) as results:
+        (tmp_path / ".00001.wav.partial").symlink_to("/dev/full")
+        async with answering(answer) as url:
+            speak = server_speaker(url, None, options)
+            with pytest.raises(BatchError, match=f"cannot write to {tmp_path}: No space left"):
+                await run_batch(ITEMS[:1], options, speak, results, lambda _: None)
+    assert os.listdir(tmp_path) == ["results.jsonl"]
+
+
 async def test_batch_locks_output_folder(tmp_path: Path) -> None:
     with (
         Results.open(tmp_path),
