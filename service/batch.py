@@ -307,6 +307,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # raises ValueError, as a connection would
     except ValueError as error:
         raise BatchError(f"not an address: {url}") from error
     if parts.scheme not in ("http", "https", "ws", "wss") or not host:

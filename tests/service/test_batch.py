@@ -237,7 +237,7 @@ async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int)
         options = BatchOptions(tmp_path)
         with pytest.raises(BatchError, match="no server answers"):
             await spoken(options, server_speaker(url, None, options))
-    for url in ("ftp://host", "host:8000", "http://host:port"):
+    for url in ("ftp://host", "host:8000", "http://host:port", "http://a..b"):
         with pytest.raises(BatchError, match="not an address"):
             server_speaker(url, None, BatchOptions(tmp_path))
 
