@@ -192,8 +192,8 @@ class VoiceFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: Files that are not voices, each logged once: name -> modification time.
-        self._bad: dict[str, int] = {}
+        #: Names of files that could not be read as voices, each logged once.
+        self._bad: set[str] = set()
 
     def open(self) -> None:
         """Create the folder."""
@@ -210,6 +210,7 @@ class VoiceFolder:
                 if time.time() - left.stat().st_mtime > _LEFT_S:
                     left.unlink()
         found = self._voices()
+        self._bad &= {entry.name for entry in found.values()}
         new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
         new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
         return Changes(new, [id for id in known if id not in found])
@@ -257,9 +258,6 @@ class VoiceFolder:
 
     def _read(self, entry: os.DirEntry[str]) -> Voice | None:
         try:
-            changed = entry.stat(follow_symlinks=False).st_mtime_ns
-            if self._bad.get(entry.name) == changed:
-                return None
             with open(entry.path, "rb") as file:
                 voice = unpack(file.read(MAX_FILE_BYTES + 1))
             if voice.id != entry.name.removesuffix(_SUFFIX):
@@ -267,9 +265,11 @@ class VoiceFolder:
         except FileNotFoundError:
             return None
         except (VoiceFileError, OSError) as error:
-            log.error("a voice's file cannot be used: %s: %s", entry.name, error)
-            self._bad[entry.name] = changed
+            if entry.name not in self._bad:
+                log.error("a voice's file cannot be used: %s: %s", entry.name, error)
+            self._bad.add(entry.name)
             return None
+        self._bad.discard(entry.name)
         return voice
 
     def _sync(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -118,6 +119,26 @@ async def test_library_skips_damaged_files_and_keeps_them(
     assert damaged.exists()
     assert (crashed.exists(), written.exists()) == (False, True)
     assert (tmp_path / "notes.txt").exists()
+
+
+async def test_library_reads_voice_once_its_file_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another server adds a voice while this one has too many open files."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with library(tmp_path) as one, library(tmp_path) as two:
+        await one.add(voice("anna"))
+        with monkeypatch.context() as patched:
+            patched.setattr("service.voices.store.open", fail, raising=False)
+            await two._refresh()
+            await two._refresh()
+        assert two.names() == []
+        assert sum("cannot be used" in record.message for record in caplog.records) == 1
+        await two._refresh()
+        assert two.names() == ["anna"]
 
 
 async def test_library_skips_file_under_id_of_other_voice(tmp_path: Path) -> None:
