@@ -111,7 +111,7 @@ class VoiceLibrary:
     def find(self, key: str, tenant: str | None = None) -> Voice:
         """Find the voice that ``tenant`` calls ``key``. Raises RequestError (``unknown_voice``)."""
         id = self._ids.get((tenant, key)) or self._ids.get((None, key), key)
-        voice = self._built_in.get(key) or self._added.get(id)
+        voice = self._added.get(id) or self._built_in.get(key)
         if voice is None or voice.tenant not in (None, tenant):
             message = "There is no voice of that name or id."
             raise RequestError(ErrorCode.UNKNOWN_VOICE, message, param="id")

@@ -239,6 +239,18 @@ async def test_library_enforces_max_voices_and_unique_names(tmp_path: Path) -> N
         assert len(three.names()) == 1
 
 
+async def test_library_finds_own_voice_with_name_of_shipped_one(tmp_path: Path) -> None:
+    """A later version ships a voice with a name that a tenant has used."""
+    own = voice("man", tenant="acme")
+    async with library(tmp_path) as one:
+        await one.add(own)
+        one.add_built_in([Voice("man", "man", CODES)])
+        assert one.resolve("man", "acme") == one.find("man", "acme").id == own.id
+        assert one.resolve("man", None) == one.find("man").id == "man"
+        await one.remove("man", "acme")
+        assert one.find("man", "acme").id == "man"
+
+
 def built_in(folder: Path, file: str, codes: np.ndarray, **metadata: str) -> None:
     (folder / "voices").mkdir(exist_ok=True)
     save_file({"codes": codes}, folder / "voices" / f"{file}.safetensors", metadata)
