@@ -163,9 +163,14 @@ class Authority:
         self._ring = KeyRing() if path is None else read_keys(path).ring()
         self._failures = Failures(failures_per_minute)
         self._asked = asyncio.Event()
-        #: Whether the last read of the file succeeded.
-        self.is_current = True
+        #: Why the last read of the file failed, if it did.
+        self._fault: str | None = None
         self.accounts = Accounts(lambda: self._ring)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last read of the file succeeded."""
+        return self._fault is None
 
     @property
     def key_count(self) -> int:
@@ -220,25 +225,30 @@ class Authority:
         self._asked.set()
 
     async def watch(self) -> None:
-        """Read the file again whenever it changes. Never returns if there is a file."""
+        """Read the file again whenever it changes, and until it can be read. Never returns if there
+        is a file.
+        """
         while self._path is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), _RELOAD_S)
             was_asked = self._asked.is_set()
             self._asked.clear()
             state = await asyncio.to_thread(_state, self._path)
-            if was_asked or state != self._state:
+            is_new = was_asked or state != self._state
+            # a failure may have been of the system, or of permissions, which are not in the state
+            if is_new or not self.is_current:
                 self._state = state
-                await self._reload(self._path)
+                await self._reload(self._path, is_new)
 
-    async def _reload(self, path: Path) -> None:
+    async def _reload(self, path: Path, is_new: bool) -> None:
         try:
             content = await asyncio.to_thread(read_keys, path)
         except KeyFileError as error:
-            self.is_current = False
-            log.error("the file of keys was not taken: %s", error)
+            if is_new or str(error) != self._fault:
+                log.error("the file of keys was not taken: %s", error)
+            self._fault = str(error)
             return
-        self._ring, self.is_current = content.ring(), True
+        self._ring, self._fault = content.ring(), None
         self.accounts.forget_strangers()
         log.info("keys read", extra={"keys": self.key_count, "tenants": len(self._ring.tenants)})
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from service.auth.keys import KeyFileError, Scope, issue, parse_expiry, read_keys, revoke
+from service.auth import authenticator
+from service.auth.authenticator import Authority
+from service.auth.keys import (
+    KeyFile,
+    KeyFileError,
+    Scope,
+    issue,
+    parse_expiry,
+    read_keys,
+    revoke,
+)
 from tests.service.auth.keyring import entry, write_keys
 
 
@@ -26,6 +37,34 @@ def test_key_file_behind_symlink_is_changed(tmp_path: Path) -> None:
     assert old is not None
     assert old.revoked_at is not None
     assert ring.find(secret) is not None
+
+
+async def test_key_file_is_read_again_until_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither ``chmod`` nor the end of a shortage of file descriptors changes the file's time."""
+    file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
+    authority = Authority(file)
+    failures = 3
+
+    def read(path: Path) -> KeyFile:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise KeyFileError(f"cannot read {path}: Permission denied")
+        return read_keys(path)
+
+    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
+    monkeypatch.setattr(authenticator, "read_keys", read)
+    write_keys(file, entry("new", "acme"), entry("newer", "acme"))
+    watching = asyncio.create_task(authority.watch())
+    async with asyncio.timeout(20):
+        while authority.key_count != 2:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert authority.is_current
+    assert authority.admit("new", Scope.SPEAK, "192.0.2.1").key_id == "key_new"
+    assert sum("was not taken" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -139,7 +139,7 @@ async def test_token_is_refused_after_its_key_is_revoked(tmp_path: Path) -> None
     async with served(api_keys_file=keys) as service:
         token = await grant(service, "deepgram", "all")
         write_keys(path, entry("all", "acme", *Scope, revoked_at="2026-01-01T00:00:00+00:00"))
-        await service.runtime.authority._reload(path)
+        await service.runtime.authority._reload(path, True)
         answer = await service.http.post(SPEECH, json=PCM, headers=bearer_of(token))
         assert answer.status_code == 401
 
