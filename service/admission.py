@@ -145,7 +145,9 @@ class Admission:
             return []
         slots = self._slots([speed, *(lease.speed for lease in self._leases)], now)
         held = self._held[client]
-        most = max(1, math.ceil(self._max_share * slots)) if self._max_share < 1 else math.inf
+        # rounded because 0.55 * 100 is more than 55
+        share = math.ceil(round(self._max_share * slots, 6))
+        most = max(1, share) if self._max_share < 1 else math.inf
         own: list[Lease] = []
         if held >= most and not (own := self._resting(int(held + 1 - most), now, client)):
             message = f"This client has {held} at once, which is all that one client may have."

@@ -55,7 +55,10 @@ class Limits(BaseModel):
 
     def contexts(self, capacity: int) -> int | None:
         """Return the maximum number of contexts on a server that admits ``capacity``."""
-        share = None if self.max_share is None else max(1, int(self.max_share * capacity))
+        if self.max_share is None:
+            return self.max_contexts
+        # rounded because 0.29 * 100 is less than 29
+        share = max(1, int(round(self.max_share * capacity, 6)))
         return least(self.max_contexts, share)
 
 

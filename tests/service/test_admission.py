@@ -205,6 +205,14 @@ def test_client_holds_at_most_max_share() -> None:
     admission.acquire(ANN)
 
 
+@pytest.mark.parametrize("percent", [7, 14, 28, 55, 56, 57])
+def test_max_share_of_hundred_slots_is_its_percentage(percent: int) -> None:
+    admission = Admission(100, max_share=percent / 100)
+    for _ in range(percent):
+        admission.acquire(ANN)
+    assert code_of_refusal(admission, ANN) is ErrorCode.RATE_LIMITED
+
+
 def test_resting_slot_goes_to_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(3, rest_s=5.0)
     of_ben = admission.acquire(BEN)

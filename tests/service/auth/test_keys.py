@@ -211,6 +211,11 @@ def test_max_share_is_part_of_capacity_and_at_least_one() -> None:
     accounts(Limits(max_share=0.01)).require_context(CALLER, 8)
 
 
+def test_max_share_of_hundred_contexts_is_its_percentage() -> None:
+    for percent in range(1, 101):
+        assert Limits(max_share=percent / 100).contexts(100) == percent
+
+
 @pytest.mark.parametrize(("tenant", "key"), [(1, 5), (5, 1), (None, 1), (1, None)])
 def test_tightest_limit_of_tenant_and_key_applies(tenant: int | None, key: int | None) -> None:
     mine = accounts(Limits(max_contexts=tenant), Limits(max_contexts=key))
