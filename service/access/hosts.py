@@ -123,8 +123,8 @@ def require_own_page(request: Request, allowed: Collection[str]) -> None:
     headers = request.headers
     origins = headers.getlist("origin")
     if not origins and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        parts = urlsplit(headers.get("referer", ""))
-        origins = [f"{parts.scheme}://{parts.netloc}" if parts.netloc else "null"]
+        page = re.match(r"\w+://[^/?#]+", headers.get("referer", ""))
+        origins = [page[0] if page else "null"]
     if not is_allowed(origins, headers.get("host"), allowed):
         message = "Pages of this origin may not ask for that; see the setting allowed_origins."
         raise RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)

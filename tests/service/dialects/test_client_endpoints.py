@@ -224,6 +224,7 @@ async def test_api_key_in_query_is_accepted_only_for_get(tmp_path: Path) -> None
         ({"sec-fetch-site": "none"}, 200),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "cross-site", "referer": "https://evil.example/"}, 403),
+        ({"sec-fetch-site": "cross-site", "referer": "http://["}, 403),
         ({"sec-fetch-site": "cross-site", "referer": "https://good.example/page"}, 200),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "https://good.example"}, 200),
