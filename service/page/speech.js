@@ -19,6 +19,7 @@ export class Speech {
     this.cancelled = null;
     this.playback = null;
     this.stopped = false;
+    this.heard = false; // to the last sample: there is nothing left to stop
     this.over = false;
     this.context = null;
     this.client = client;
@@ -42,6 +43,7 @@ export class Speech {
       this.playback.end();
       await Promise.race([drained, failure(this.context)]);
       if (this.stopped) return;
+      this.heard = true;
       this.context.end();
       await this.context.finished;
       this.record.metrics = this.context.metrics;
@@ -53,7 +55,7 @@ export class Speech {
 
   /** Silence now; then the server tells what was heard. */
   async stop(nowMs) {
-    if (this.stopped || this.over) return;
+    if (this.stopped || this.heard || this.over) return;
     this.stopped = true;
     this.playback?.stop();
     this.wake?.();

@@ -110,6 +110,25 @@ test("Stop undoes a press of Speak that has not come to anything yet", async () 
   assert.equal(FakeNode.made.length, 0);
 });
 
+test("Stop after the last sample leaves the speech complete", async () => {
+  await openPage();
+  press();
+  const [socket] = FakeSocket.made;
+  socket.greet();
+  await settled();
+  const { context_id } = socket.sent.find((message) => message.type === "context.create");
+  socket.say({ type: "flush.done", context_id, flush_id: "all" });
+  await settled();
+  FakeNode.made[0].say({ type: "drained", played: 0, frame: 128 });
+  await settled();
+  assert.equal(socket.count("context.end"), 1);
+  pressStop();
+  socket.say({ type: "context.done", context_id, reason: "complete" });
+  await settled();
+  assert.equal(at("status").textContent, "Done.");
+  assert.equal(at("spoken").textContent, "Hello there.");
+});
+
 test("a key that may not speak asks for another one", async () => {
   const error = { code: "forbidden", message: "This API key has not the scope speak." };
   mock.method(globalThis, "fetch", async (url) =>
