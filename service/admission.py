@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from typing import Protocol
 
 from service.auth.caller import ANYBODY, Caller
@@ -149,7 +150,8 @@ class Admission:
         share = math.ceil(round(self._max_share * slots, 6))
         most = max(1, share) if self._max_share < 1 else math.inf
         own: list[Lease] = []
-        if held >= most and not (own := self._resting(int(held + 1 - most), now, client)):
+        mine = (lease for lease in self._leases if lease.caller.client == client)
+        if held >= most and not (own := self._resting(mine, int(held + 1 - most), now)):
             message = f"This client has {held} at once, which is all that one client may have."
             raise CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=1000)
         part = max(1, slots // len(self._asked_at))
@@ -157,8 +159,8 @@ class Admission:
         excess = self.active - len(own) + 1 + kept - slots
         if excess <= 0:
             return own
-        if not own and (resting := self._resting(excess, now)):
-            return resting
+        if resting := self._resting(self._leases.difference(own), excess, now):
+            return own + resting
         ages_s = [now - lease.acquired_at for lease in self._leases]
         hint_s = self._retry_after.estimate_s(ages_s, excess, now)
         if held < part:
@@ -183,15 +185,14 @@ class Admission:
         waiting = sum(self._held[one] < part for one in self._waiting if one != client)
         return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
-    def _resting(self, count: int, now: float, client: str | None = None) -> list[Lease]:
-        """Return ``count`` resting slots, of ``client`` if given, or none if there are fewer. Those
-        of the client with most slots come first, the longest resting before the others.
+    def _resting(self, leases: Iterable[Lease], count: int, now: float) -> list[Lease]:
+        """Return ``count`` resting slots of ``leases``, or none if there are fewer. Those of the
+        client with most slots come first, the longest resting before the others.
         """
         found = [
             (self._held[lease.caller.client], resting_s, id(lease), lease)
-            for lease in self._leases
-            if client in (None, lease.caller.client)
-            and (resting_s := lease.resting_s(now)) >= self._rest_s
+            for lease in leases
+            if (resting_s := lease.resting_s(now)) >= self._rest_s
         ]
         found.sort(reverse=True)
         return [lease for *_, lease in found[:count]] if len(found) >= count else []

@@ -122,7 +122,7 @@ def test_gaps_after_worker_restart_do_not_lower_capacity(monkeypatch: pytest.Mon
     assert pace.capacity.slots(clock.now) < 4
 
 
-ANN, BEN, CAT = (replace(ANYBODY, network=f"192.0.2.{number}") for number in range(3))
+ANN, BEN, CAT, DAN = (replace(ANYBODY, network=f"192.0.2.{number}") for number in range(4))
 
 
 class Clock:
@@ -228,6 +228,18 @@ def test_resting_slot_goes_to_other_client(monkeypatch: pytest.MonkeyPatch) -> N
     admission.acquire(CAT)
     assert (newer.is_held, of_ben.is_held) == (True, False)
     assert admission.active == 3
+
+
+def test_client_with_full_share_gets_slot_while_all_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8, max_share=0.25, rest_s=5.0)
+    leases = [admission.acquire(caller) for caller in (ANN, BEN, CAT, DAN) for _ in range(2)]
+    for lease in leases:
+        lease.user = Rests(clock.now)
+    clock.now += 5.0
+    admission.acquire(ANN)
+    # one of its own, and one to be kept free for other clients
+    assert sum(lease.is_held for lease in leases[:2]) == 1
+    assert admission.active == 7
 
 
 def test_slot_in_use_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
