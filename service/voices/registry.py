@@ -248,12 +248,12 @@ class VoiceLibrary:
         if self._folder is None:
             return
         known = [*self._added, *self._foreign]
-        changes = await asyncio.to_thread(self._folder.changes, known)
-        for id in changes.gone:
+        new, gone = await asyncio.to_thread(self._folder.changes, known)
+        for id in gone:
             self._foreign.discard(id)
             if id in self._added:
                 self._drop(id)
-        for voice in changes.new:
+        for voice in new:
             if voice.codec != self._codec or not self._fits(voice):
                 log.warning("a voice is of another codec: %s", voice.id)
                 self._foreign.add(voice.id)

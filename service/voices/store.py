@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from safetensors import SafetensorError
@@ -153,13 +153,6 @@ _HELD = {errno.EAGAIN, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-class Changes(NamedTuple):
-    """Changes in the folder: new voices, and ids of deleted ones."""
-
-    new: list[Voice]
-    gone: list[str]
-
-
 class FolderLock:
     """A lock for one server at a time. It has no effect on file systems without locks."""
 
@@ -192,7 +185,7 @@ class VoiceFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: Names of files that could not be read as voices, each logged once.
+        #: Ids of files that could not be read as voices, each logged once.
         self._bad: set[str] = set()
 
     def open(self) -> None:
@@ -203,17 +196,19 @@ class VoiceFolder:
         """Return a lock that keeps other servers from changing the folder."""
         return FolderLock(self._path / _LOCK)
 
-    def changes(self, known: Collection[str]) -> Changes:
-        """Compare the folder with ``known`` ids. Unfinished files of a crash are deleted."""
+    def changes(self, known: Collection[str]) -> tuple[list[Voice], list[str]]:
+        """Return new voices and the ids of deleted ones, compared with ``known`` ids. Unfinished
+        files of a crash are deleted.
+        """
         for left in self._path.glob(f"*{_UNFINISHED}"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _LEFT_S:
                     left.unlink()
-        found = self._voices()
-        self._bad &= {entry.name for entry in found.values()}
-        new = [voice for id in found.keys() - set(known) if (voice := self._read(found[id]))]
+        found = self._ids()
+        self._bad &= found
+        new = [voice for id in found.difference(known) if (voice := self._read(id))]
         new.sort(key=lambda voice: (voice.created_at or 0, voice.id))
-        return Changes(new, [id for id in known if id not in found])
+        return new, [id for id in known if id not in found]
 
     def write(self, voice: Voice) -> None:
         """Write a voice durably and atomically: after OSError there is no file."""
@@ -237,7 +232,8 @@ class VoiceFolder:
         added at once without locks, or that are of another codec, would reappear later.
         """
         self._file(voice.id).unlink(missing_ok=True)
-        for other in self.changes(()).new:
+        others, _ = self.changes(())
+        for other in others:
             if (other.tenant, other.name) == (voice.tenant, voice.name):
                 self._file(other.id).unlink(missing_ok=True)
         self._sync()
@@ -247,29 +243,30 @@ class VoiceFolder:
             raise ValueError(f"not an id: {id!r}")
         return self._path / f"{id}{_SUFFIX}"
 
-    def _voices(self) -> dict[str, os.DirEntry[str]]:
-        """Return the voices' files by id."""
+    def _ids(self) -> set[str]:
+        """Return the ids of the voices' files."""
         with os.scandir(self._path) as entries:
             return {
-                entry.name.removesuffix(_SUFFIX): entry
+                entry.name.removesuffix(_SUFFIX)
                 for entry in entries
                 if _VOICE_FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             }
 
-    def _read(self, entry: os.DirEntry[str]) -> Voice | None:
+    def _read(self, id: str) -> Voice | None:
+        path = self._file(id)
         try:
-            with open(entry.path, "rb") as file:
+            with path.open("rb") as file:
                 voice = unpack(file.read(MAX_FILE_BYTES + 1))
-            if voice.id != entry.name.removesuffix(_SUFFIX):
+            if voice.id != id:
                 raise VoiceFileError("its name is not its id")
         except FileNotFoundError:
             return None
         except (VoiceFileError, OSError) as error:
-            if entry.name not in self._bad:
-                log.error("a voice's file cannot be used: %s: %s", entry.name, error)
-            self._bad.add(entry.name)
+            if id not in self._bad:
+                log.error("a voice's file cannot be used: %s: %s", path.name, error)
+            self._bad.add(id)
             return None
-        self._bad.discard(entry.name)
+        self._bad.discard(id)
         return voice
 
     def _sync(self) -> None:

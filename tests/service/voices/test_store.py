@@ -132,7 +132,7 @@ async def test_library_reads_voice_once_its_file_can_be_opened(
     async with library(tmp_path) as one, library(tmp_path) as two:
         await one.add(voice("anna"))
         with monkeypatch.context() as patched:
-            patched.setattr("service.voices.store.open", fail, raising=False)
+            patched.setattr("pathlib.Path.open", fail)
             await two._refresh()
             await two._refresh()
         assert two.names() == []
