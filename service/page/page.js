@@ -33,7 +33,7 @@ async function speak(clickedMs) {
     if (press === presses) view.showError(error);
     return;
   }
-  view.begin(made, text);
+  view.begin(made);
   animate(made);
   await made.run(text, view.voice, view.wordsPerSecond);
 }

@@ -71,7 +71,6 @@ export class SpeechRecord {
       underrunMs: total(underruns),
       pauses: gaps.length - underruns.length,
       pauseMs: total(gaps) - total(underruns),
-      serverUnderrunMs: this.metrics?.underrun_ms ?? null,
       chunks: this.chunks.length,
       leastLeadMs: this.#leastLeadMs(),
     };

@@ -23,7 +23,6 @@ export class View {
     this.at = (id) => root.getElementById(id);
     this.waveform = new Waveform(this.at("waveform"));
     this.shown = null;
-    this.speaking = false;
     this.#listen(root);
   }
 
@@ -172,7 +171,6 @@ export class View {
   }
 
   #showSpeaking(speaking) {
-    this.speaking = speaking;
     this.at("stop").setAttribute("aria-disabled", String(!speaking));
   }
 
