@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -86,24 +85,24 @@ async def encode_shipped(
             log.error("a shipped voice cannot be used: %s: %s", clip.name, error)
             continue
         told = (clip.text, clip.language, clip.description)
-        voice = Voice(clip.name, clip.name, codes, *told, codec=codec.fingerprint)
-        voices.append(replace(voice, text_source="given"))
+        voices.append(
+            Voice(clip.name, clip.name, codes, *told, codec=codec.fingerprint, text_source="given")
+        )
     return voices
 
 
 async def _encoded(codec: CodecEngine, reader: ClipReader, path: Path) -> Codes:
-    data, tries = _bytes(path), 0
-    while True:
+    data = _bytes(path)
+    for _ in range(_TRIES):
         try:
             return await codec.encode(await reader.read(data))
         except TalkwireError as error:
             if not error.retryable:
                 raise
-            tries += 1
             log.warning("%s was not encoded: %s", path.name, error)
-            if tries == _TRIES:
-                message = f"{path.name} could not be encoded in {_TRIES} tries: {error}"
-                raise ShippedVoicesError(message) from error
+            failure = error
+    message = f"{path.name} could not be encoded in {_TRIES} tries: {failure}"
+    raise ShippedVoicesError(message) from failure
 
 
 def _bytes(path: Path) -> bytes:
