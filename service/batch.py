@@ -237,9 +237,10 @@ async def run_batch(
     async def work() -> None:
         nonlocal failed
         for item in todo:
-            result = results.kept(item, options.digest(item.text))
+            digest = options.digest(item.text)
+            result = results.kept(item, digest)
             if result is None:
-                result = await _make(item, options, speak)
+                result = await _make(item, options.out, digest, speak)
                 results.add(result)
             failed += result.status == "error"
             on_result(result)
@@ -258,13 +259,12 @@ async def run_batch(
     return failed
 
 
-async def _make(item: Item, options: BatchOptions, speak: Speak) -> Result:
+async def _make(item: Item, out: Path, digest: str, speak: Speak) -> Result:
     """Speak one text. Retryable failures are tried again."""
-    digest = options.digest(item.text)
     tried = 0
     while True:
         tried += 1
-        wav = PartialWav(options.out / item.file)
+        wav = PartialWav(out / item.file)
         try:
             await speak(item.text, wav.write)
             audio_s = round(wav.complete(), 3)
