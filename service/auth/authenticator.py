@@ -59,9 +59,9 @@ class TokenSigner:
     def issue(self, key_id: str | None, ttl_s: int, now: float) -> str:
         """Return a token of the key, valid for ``ttl_s`` from ``now`` (seconds since 1970)."""
         expires_at = int(now) + max(1, min(ttl_s, MAX_TTL_S))
-        signed = f"{expires_at}.{secrets.token_hex(8)}.{key_id or ''}"
-        expiry, nonce, owner = signed.split(".", 2)
-        return f"{_TOKEN_PREFIX}.{expiry}.{nonce}.{self._signature(signed)}.{owner}"
+        nonce, owner = secrets.token_hex(8), key_id or ""
+        signature = self._signature(f"{expires_at}.{nonce}.{owner}")
+        return f"{_TOKEN_PREFIX}.{expires_at}.{nonce}.{signature}.{owner}"
 
     def key_of(self, token: str, now: float) -> str | None:
         """Return the key's id of a valid token; None for any other text."""

@@ -22,7 +22,8 @@ from streaming.spec import Samples
 log = logging.getLogger(__name__)
 #: Number of cached one-off references, so that a client may send the same with each text.
 _REMEMBERED = 32
-_LETTERS = "abcdefghij"
+#: Word of the text with which references are checked.
+_WORD = "abcdefghij "
 #: Warning for clips without a text.
 NO_TEXT = (
     "The clip came without its text, and this server has no recogniser: the likeness is poorer."
@@ -184,8 +185,7 @@ class Cloner:
 
     def check(self, reference: Reference, *others: Reference) -> None:
         """Raise RequestError unless the model can speak the longest text with these references."""
-        words = (_LETTERS + " ") * (self._longest_text // (len(_LETTERS) + 1) + 1)
-        trial = words[: self._longest_text]
+        trial = (_WORD * self._longest_text)[: self._longest_text]
         request = SpeechRequest("trial", trial, reference=reference, other_references=others)
         try:
             self._talker.check(request)
