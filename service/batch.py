@@ -151,8 +151,10 @@ class Results:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise BatchError(f"another run writes to {out}") from error
+            except OSError as error:  # some network file systems have no locks
+                raise BatchError(f"cannot lock {out}: {error.strerror}") from error
             for partial in out.glob(".*.wav.partial"):
                 partial.unlink(missing_ok=True)
             file.seek(0)

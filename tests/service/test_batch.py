@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -299,7 +300,7 @@ async def test_batch_with_service_names_folder_of_full_disk(tmp_path: Path, size
     assert os.listdir(tmp_path) == ["results.jsonl"]
 
 
-async def test_batch_locks_output_folder(tmp_path: Path) -> None:
+async def test_batch_locks_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Results.open(tmp_path),
         pytest.raises(BatchError, match="another run"),
@@ -308,6 +309,13 @@ async def test_batch_locks_output_folder(tmp_path: Path) -> None:
         pass
     (tmp_path / "file").write_text("")
     with pytest.raises(BatchError, match="cannot write"), Results.open(tmp_path / "file"):
+        pass
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(batch.fcntl, "flock", flock)
+    with pytest.raises(BatchError, match=f"cannot lock {tmp_path}"), Results.open(tmp_path):
         pass
 
 
