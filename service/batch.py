@@ -305,7 +305,9 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
 
 
 def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
-    """Return a speaker that uses a service's OpenAI API. Raises BatchError for a bad address."""
+    """Return a speaker that uses a service's OpenAI API. Raises BatchError for a bad address,
+    or a key that no header can hold.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -318,6 +320,8 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
     headers = {"content-type": "application/json"}
     if api_key is not None:
+        if not (api_key.isascii() and api_key.isprintable()):  # http.client's error would show it
+            raise BatchError("the API key has characters that no key has")
         headers["authorization"] = f"Bearer {api_key}"
     # a request holds a thread; the loop's own pool has fewer than texts may be spoken at once
     pool = ThreadPoolExecutor(options.concurrency)

@@ -319,6 +319,15 @@ async def test_batch_locks_output_folder(tmp_path: Path, monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.parametrize("key", ["talkwire_1\n", "talkwire_€"])
+async def test_batch_refuses_key_that_no_header_can_hold(tmp_path: Path, key: str) -> None:
+    with pytest.raises(BatchError) as refused:
+        await spoken(
+            BatchOptions(tmp_path), server_speaker("http://a", key, BatchOptions(tmp_path))
+        )
+    assert key.strip() not in str(refused.value)
+
+
 def test_read_items_numbers_lines_and_skips_blank_ones() -> None:
     items = read_items("\ufeffOne.\n\n  Zwei, größer. \r\n".encode())
     assert items == [Item(1, "One."), Item(3, "Zwei, größer.")]
