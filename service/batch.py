@@ -148,7 +148,7 @@ class Results:
             file = (out / _RESULTS).open("a+b")
         except OSError as error:
             raise BatchError(f"cannot write to {out}: {error.strerror}") from error
-        with file:
+        try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -166,6 +166,9 @@ class Results:
                     result = msgspec.json.decode(line, type=Result)
                     known[result.line] = result
             yield cls(out, file, known)
+        finally:
+            with contextlib.suppress(OSError):  # of a full disk, which ``add`` has raised
+                file.close()
 
     def kept(self, item: Item, digest: str) -> Result | None:
         """Return the result of an earlier run if its audio exists and its digest is the same."""

@@ -300,6 +300,21 @@ async def test_batch_with_service_names_folder_of_full_disk(tmp_path: Path, size
     assert os.listdir(tmp_path) == ["results.jsonl"]
 
 
+async def test_batch_names_folder_if_disk_is_full_for_results(tmp_path: Path) -> None:
+    async def speak(text: str, write: Write) -> None:
+        write(wav_header(24_000) + bytes(100))
+
+    async def run() -> None:
+        with Results.open(tmp_path) as results:
+            full = os.open("/dev/full", os.O_RDWR)
+            os.dup2(full, results._file.fileno())
+            os.close(full)
+            await run_batch(ITEMS, BatchOptions(tmp_path), speak, results, lambda _: None)
+
+    with pytest.raises(BatchError, match=f"cannot write to {tmp_path}: No space left"):
+        await run()
+
+
 async def test_batch_locks_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Results.open(tmp_path),
