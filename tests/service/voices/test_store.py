@@ -224,7 +224,7 @@ async def test_library_enforces_max_voices_and_unique_names(tmp_path: Path) -> N
     async with library(None, max_voices=2) as one:
         anna = voice("anna")
         await one.add(anna)
-        for name in ("anna", "default", anna.id, "voice_0123456789abcdef"):
+        for name in ("anna", "default", "smart_voice", anna.id, "voice_0123456789abcdef"):
             with pytest.raises(RequestError) as refused:
                 await one.add(voice(name))
             assert refused.value.code is ErrorCode.VOICE_EXISTS
