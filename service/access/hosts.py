@@ -34,7 +34,8 @@ def is_loopback(host: str) -> bool:
 def parse_host(entry: str) -> str:
     """Parse an entry of the setting ``allowed_hosts``. Raises ValueError."""
     name = host_name(entry)
-    misplaced = name != ANY and ANY in name.removeprefix("*.")
+    # "*." is the beginning of something else than all names
+    misplaced = "." in entry if name == ANY else ANY in name.removeprefix("*.")
     if not name or misplaced or "/" in entry or "@" in entry:
         raise ValueError(f"not a host name like speech.example.org: {entry!r}")
     return name

@@ -61,6 +61,8 @@ def test_unknown_settings_are_refused_in_file_and_environment(
         ("allowed_origins", "https://*.example.org"),
         ("allowed_hosts", "exa*mple"),
         ("allowed_hosts", "*.*.example.org"),
+        ("allowed_hosts", "*."),
+        ("allowed_hosts", "*.:8000"),
         ("codec_device", "gpu"),
         ("talker_attention_backend", "flash attention"),
         ("talker_frame_slots", 1000),
