@@ -48,6 +48,11 @@ ROUTERS: tuple[Callable[[Runtime], APIRouter], ...] = (
 #: Response headers that a page of an allowed origin may read.
 _EXPOSED = (
     "x-request-id",
+    "request-id",
+    "dg-request-id",
+    "dg-error",
+    "dg-model-name",
+    "dg-char-count",
     "retry-after",
     "retry-after-ms",
     "x-talkwire-ignored",

@@ -284,7 +284,9 @@ async def test_cors_allows_pages_of_allowed_origins(tmp_path: Path) -> None:
         answer = await service.http.post(SPEECH, json=PCM, headers=page | bearer("right"))
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://good.example"
-        assert "x-talkwire-ignored" in answer.headers["access-control-expose-headers"]
+        exposed = answer.headers["access-control-expose-headers"].split(", ")
+        for name in ("x-request-id", "x-talkwire-ignored", "request-id", "dg-request-id"):
+            assert name in exposed
         refused = await service.http.post(SPEECH, json=PCM, headers=page)
         assert refused.status_code == 401
         assert refused.headers["access-control-allow-origin"] == "https://good.example"
