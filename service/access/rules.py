@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from service.auth.keys import Scope
 from service.dialects.errors import ErrorTable
 
-_RULE = "__access_rule__"
+_RULE, _SPEAKS = "__access_rule__", "__speaks__"
 #: Query parameters for keys, since browsers cannot set headers of handshakes or links.
 BROWSER_QUERY = ("api_key", "access_token")
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -81,3 +81,16 @@ def rule_of(route: BaseRoute) -> Rule | None:
     """Return the rule of a route; None if it has none."""
     rule = getattr(getattr(route, "endpoint", None), _RULE, None)
     return rule if isinstance(rule, Rule) else None
+
+
+def speaks(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint that speaks: it is held while engines start, and without a free slot it is
+    refused before its body is parsed.
+    """
+    setattr(endpoint, _SPEAKS, True)
+    return endpoint
+
+
+def is_speaking(route: BaseRoute) -> bool:
+    """Whether the endpoint of a route speaks."""
+    return hasattr(getattr(route, "endpoint", None), _SPEAKS)

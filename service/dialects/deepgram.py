@@ -13,7 +13,7 @@ from fastapi import Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service import __version__
-from service.access.rules import GuardedRouter, Rule
+from service.access.rules import GuardedRouter, Rule, speaks
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.auth.authenticator import MAX_TTL_S, answered_subprotocol
@@ -24,7 +24,7 @@ from service.contexts.speech_context import Audio, Message, Output, Revocable, S
 from service.dialects.errors import TRY_AGAIN, ErrorTable, count_error, idle_timeout, parse_json
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, documented, speaks
+from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
     GOING_AWAY,
     NORMAL,

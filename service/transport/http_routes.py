@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.access.rules import Endpoint, rule_of
+from service.access.rules import is_speaking, rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
 from service.dialects.errors import count_error, validation_error
@@ -28,7 +28,6 @@ _BYTES_PER_CHARACTER = 12
 _BAD_REQUEST = 400
 #: Base64 encodes three bytes as four.
 _BASE64 = 4
-_SPEAKS = "talkwire_speaks"
 _HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_IGNORED = 32
 #: A body up to this size may stay unread, since its client can still send it and read the response.
@@ -110,12 +109,6 @@ def ignored_header(names: Iterable[str]) -> dict[str, str]:
     return {"x-talkwire-ignored": ", ".join(shown[:_MOST_IGNORED])} if shown else {}
 
 
-def speaks(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint that speaks. Without a free slot it is refused before parsing the body."""
-    endpoint.__dict__[_SPEAKS] = True
-    return endpoint
-
-
 class SpeechRoute(APIRoute):
     """A route with a bounded body and a request id (``request.state.request_id``). TalkwireErrors
     and invalid bodies are rendered as the rule of its router says.
@@ -140,7 +133,7 @@ class SpeechRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See APIRoute."""
         handler = super().get_route_handler()
-        needs_slot = _SPEAKS in self.endpoint.__dict__
+        needs_slot = is_speaking(self)
         rule = rule_of(self)
         assert rule is not None
         errors = rule.errors

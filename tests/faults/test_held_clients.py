@@ -99,6 +99,23 @@ async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> Non
         assert (starting.held("served"), starting.held("refused")) == (3, 0)
 
 
+async def test_request_of_link_is_held_and_list_of_voices_is_not() -> None:
+    async with Starting(hold_s=3600.0) as starting:
+        address = f"http://127.0.0.1:{starting.port}"
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http:
+            query = {"input": "Voice 1 part 0 frames 60.", "response_format": "pcm"}
+            link = asyncio.create_task(http.get("/v1/audio/speech", params=query))
+            async with asyncio.timeout(PATIENCE_S):
+                while not starting.runtime._held:
+                    await asyncio.sleep(0.01)
+            await http.get("/v1/audio/voices")
+            assert starting.runtime._held == 1
+            starting.talker.may_start.set()
+            answer = await link
+        assert answer.status_code == 200
+        assert len(answer.content) == 60 * SPEC.hop_length * 2
+
+
 async def test_held_handshake_is_refused_after_hold_s() -> None:
     async with Starting(hold_s=0.2) as starting:
         with pytest.raises(InvalidStatus) as refused:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
@@ -44,7 +44,7 @@ from service.dialects.errors import count_error, parse_message, peek, too_many_c
 from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, documented, speaks
+from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done

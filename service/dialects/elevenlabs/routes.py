@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 
-from service.access.rules import GuardedRouter, Rule
+from service.access.rules import GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.audio.pcm import tell_wav_length
 from service.auth.keys import Scope
@@ -43,7 +43,7 @@ from service.dialects.elevenlabs.request import (
 from service.dialects.errors import count_error, idle_timeout, parse_message, too_many_contexts
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, documented, speaks
+from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
     NORMAL,
     Dialect,

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
 from service.access.hosts import require_own_page
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.auth.keys import Scope
 from service.contexts.options import require_model
@@ -33,7 +33,7 @@ from service.dialects.openai.request import (
 )
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import ClipRoute, documented, speaks
+from service.transport.http_routes import ClipRoute, documented
 from streaming.errors import TalkwireError
 from streaming.events import Done
 
