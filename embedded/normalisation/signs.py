@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 
+from embedded.normalisation import numbers
 from embedded.normalisation.context import REACH
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
+from embedded.normalisation.unicode_fold import PLAIN_DIGITS, RAISED
 
 _NAMES = {
     "&": "and", "@": "at", "+": "plus", "=": "equals", "%": "percent", "±": "plus or minus",
     "×": "times", "÷": "divided by", "≈": "about", "≤": "less than or equal to",
-    "≥": "greater than or equal to", "≠": "not equal to", "²": "squared", "³": "cubed",
+    "≥": "greater than or equal to", "≠": "not equal to",
     "§": "section", "°": "degrees", "$": "dollars", "€": "euros", "£": "pounds", "¥": "yen",
     "¢": "cents", "₹": "rupees", "₩": "won", "₽": "rubles", "₿": "bitcoins",
 }  # fmt: skip
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
             "c/o": "care of", "c++": "see plus plus", "c#": "see sharp"}  # fmt: skip
 _MONEY = r"[$€£¥₹]"
+_SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
 
 def _pause(mark: str) -> Rule:
@@ -52,6 +55,15 @@ def _blank(match: Match) -> Reading:
     return [","] if "\n" in match[0] and item else []
 
 
+def _raised(match: Match) -> Reading:
+    """An exponent: "x²", "10⁻⁸"."""
+    power = match["n"].translate(PLAIN_DIGITS)
+    if match["minus"] or power not in _SHORT_POWERS:
+        minus = ["minus"] if match["minus"] else []
+        return ["to the power of", *minus, numbers.amount(power)]
+    return [_SHORT_POWERS[power]]
+
+
 def _slashed(match: Match) -> Reading:
     return [_SLASHED[match[0].lower()]]
 
@@ -66,7 +78,7 @@ _LETTER_OR_DIGIT = r"[A-Za-z0-9%]"
 RULES: tuple[Rule, ...] = (
     # dashes
     says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
-    says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+]?"),
+    says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
     Rule(r"\s[-–]\s(?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     says(r"[-–—]+", ","),
@@ -79,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
     says(r"[*×](?=\s?\d)", "times", behind=r"[\d\s]"),
-    says(r"\^(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
+    says(r"\^(?=-?\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"~(?=\s?\d)", "about"),
     says(r"#(?=\s?\d)", "number"),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
@@ -99,7 +111,7 @@ RULES: tuple[Rule, ...] = (
     says(r"\(s\)", "", behind=r"[a-z]"),
     says(r"[:;()\[\]{}|]", ","),
     Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
-    Rule(r"(?<![A-Za-z]{3})[²³]", _named, behind=r"[A-Za-z0-9)]"),
+    Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.

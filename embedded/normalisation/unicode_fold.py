@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
 
 from embedded.normalisation.markup import pieces
 
+#: Raised digits, which are an exponent unless they are the numerator of a fraction.
+RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+PLAIN_DIGITS = str.maketrans(RAISED, "0123456789")
+_NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
-SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠²³§")
+SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
 _REPLACED = {
     "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "`": " ", "´": "'",
     "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
@@ -38,6 +43,7 @@ def fold(source: str) -> Folded:
 
     Combining marks and invisible characters belong to the character before them, tags to none.
     """
+    source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
     folding = _Folding()
     at = 0
     for start, end, said in pieces(source):
@@ -78,7 +84,7 @@ class _Folding:
             return
         else:
             new = _fold_one(char)
-            if "/" in new:  # a vulgar fraction, separate from digits beside it
+            if "/" in new[1:]:  # a vulgar fraction, separate from digits beside it
                 new = f" {new} "
         for one in new:
             self._chars.append(one)
