@@ -10,6 +10,7 @@ from embedded.normalisation.words import read_mixed, read_word, spell
 
 _MOST_ADDRESS_PART = 255
 _LEAST_PHONE_DIGITS = 7
+_LEAST_LONG_DIGITS = 9
 _TOLL_FREE = r"8(?:00|33|44|55|66|77|88)"
 
 
@@ -37,9 +38,20 @@ def _phone(match: Match) -> Reading:
     us = [len(group) for group in groups] == [3, 3, 4]
     if total < _LEAST_PHONE_DIGITS or not (sure or hyphens or dots or card or us):
         return None
+    return _by_groups(match)
+
+
+def _by_groups(match: Match) -> Reading:
+    """Every digit by itself, with a pause between groups."""
     plus = ["plus"] if match[0][0] == "+" else []
+    groups = re.findall(r"\d+", match[0])
     words = [part for group in groups for part in (numbers.digits(group), ",")]
     return [*plus, *words[:-1]]
+
+
+def _long(match: Match) -> Reading:
+    """A number of a book or a telephone, unless it has too few digits for one."""
+    return _by_groups(match) if sum(map(str.isdigit, match[0])) >= _LEAST_LONG_DIGITS else None
 
 
 def _code(match: Match) -> Reading:
@@ -71,8 +83,12 @@ def _lettered(match: Match) -> Reading:
 ADDRESS = Rule(r"(?P<host>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?", _address)
 PHONES: tuple[Rule, ...] = (
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
-    Rule(r"\+?(?:\(?\d{1,4}\)?[ .-]{1,2}){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),
-    Rule(r"\+\d{7,15}(?!\d)", lambda match: ["plus", numbers.digits(match[0][1:])]),
+    # "+49 (0)30 123456", "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
+    Rule(r"\+\d(?:[ ()-]{0,2}\d){6,14}(?!\d|[.,]\d)", _by_groups),
+    Rule(r"0\d{1,4}(?:[ -]\d{2,8}){1,4}(?!\d|[.,]\d)", _long),
+    Rule(r"\d{1,7}(?:-\d{1,7}){3,4}(?![\d-])", _long),
+    Rule(r"(?<=, [A-Z]{2} )\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
+    Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),
     Rule(r"\d{13,}", _code),
     Rule(r"(?P<n>[45]0\d)(?P<piece>(?:\([A-Za-z0-9]\)){1,3}|(?<=40[13])[kKbB](?![A-Za-z0-9]))",
          _lettered),
