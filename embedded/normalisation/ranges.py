@@ -9,7 +9,8 @@ from embedded.normalisation.context import REACH, before
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.times import DAY_NAME, MONTH_NAME
 
-_HALF = r"\d\s?(?:[AaPp]\.\s?[Mm]\.|[AaPp][Mm])"
+_HALF_DAY = r"(?:[AaPp]\.\s?[Mm]\.|[AaPp][Mm])"
+_HALF = rf"\d\s?{_HALF_DAY}"
 _NOON = r"\b(?i:noon|midnight)"
 _MONEY = r"[$€£¥₹]"
 _SCALE = r"(?:\s?(?:thousand|million|billion|trillion|bn|mn)|[kKmMBT])"
@@ -18,7 +19,10 @@ _OF_UNIT = rf"(?P<unit>{UNIT}|[kKMB])"
 #: Patterns for the start of a range, at the end of the text before the dash, and for its end, after
 #: it.
 _TIMES = (
-    (rf"(?:{_HALF}|\d:\d\d|{_NOON})", rf"(?:\d?\d:\d\d|\d?{_HALF}|{_NOON})(?![A-Za-z0-9])"),
+    (
+        rf"(?:{_HALF}|\d:\d\d|{_NOON})",
+        rf"(?:\d?\d:\d\d(?:\s?{_HALF_DAY})?|\d?{_HALF}|{_NOON})(?![A-Za-z0-9])",
+    ),
     (rf"\b(?i:{DAY_NAME})\.?", rf"(?i:{DAY_NAME})"),
     (rf"\b{MONTH_NAME}\.?(?:\s\d\d?(?:st|nd|rd|th)?)?(?:,?\s\d{{4}})?", _DATE),
 )

@@ -10,7 +10,7 @@ from embedded.normalisation.lexicon import DAYS, MONTHS
 from embedded.normalisation.phones import ADDRESS
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
 
-_HALF = r"(?:(?P<half>[AaPp])(?:\.\s?[Mm]\.|[Mm]\b))"
+_HALF = r"(?:(?P<half>[AaPp])(?:\.\s?[Mm]\b\.?|[Mm]\b))"
 _ANY_CASE = "jan(?:uary)?|feb(?:ruary)?|apr(?:il)?|june?|july?|aug(?:ust)?|sept?(?:ember)?" \
     "|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"  # fmt: skip
 #: "may" and "march" are months only with a capital.
@@ -78,6 +78,15 @@ def _half(match: Match) -> list[str]:
         return []
     words = "ay em" if match["half"] in "aA" else "pee em"
     return [words] if _OF_THE_TIME.match(after(match)) else stopped(match, words)
+
+
+def _duration(match: Match) -> Reading:
+    """ "1h 30m", "2 h 5 min", "5m30s": here the "m" is no meter."""
+    words = []
+    for name in ("hour", "minute", "second"):
+        if written := match[name]:
+            words += [numbers.amount(written), name if written == "1" else f"{name}s"]
+    return words
 
 
 def month_name(written: str) -> str:
@@ -180,12 +189,19 @@ DATES: tuple[Rule, ...] = (
     Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)\.(?=,?\s+[a-z])", _weekday, behind=r"\s?"),
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
+    Rule(
+        r"(?P<hour>\d{1,3})\s?h\s?(?P<minute>\d\d?)\s?m(?:in)?\b(?:\s?(?P<second>\d\d?)\s?s\b)?",
+        _duration,
+    ),
+    Rule(r"(?P<hour>)(?P<minute>\d\d?)m\s?(?P<second>\d\d?)s\b", _duration),
     Rule(rf"(?P<h>\d\d?):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d))?(?![\d:])(?:\s?{_HALF})?", _time),
     Rule(rf"(?P<h>\d\d?)\s?{_HALF}", _hour),
     Rule(r"(?P<y>[12]\d{3})-(?P<m>\d\d)-(?P<d>\d\d)(?!\d)(?:T(?=\d))?", _iso_date),
     Rule(r"(?P<y>(?:19|20)\d\d)/(?P<m>\d\d?)/(?P<d>\d\d?)(?![\d/])", _iso_date),
     Rule(r"(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{4}|\d\d)(?![\d/])", _slash_date),
     Rule(r"(?P<a>\d\d?)-(?P<b>\d\d?)-(?P<y>(?:19|20)\d\d)(?!-?\d)", _slash_date),
+    # with dots the day comes first everywhere
+    Rule(r"(?P<b>\d\d?)\.(?P<a>\d\d?)\.(?P<y>(?:19|20)\d\d)(?!\.?\d)", _slash_date),
     Rule(r"(?P<a>1[0-2]|0?[1-9])/(?P<b>[12]\d|3[01]|0?[1-9])(?P<y>)(?![\d/]|\.\d)", _slash_date),
     Rule(rf"{_DAY}\s+(?P<of>of\s+)?{MONTH}(?:,?\s+{_YEAR}\b)?", _day_month),
     ADDRESS,
