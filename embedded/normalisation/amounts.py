@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before, is_labelled
@@ -12,7 +12,8 @@ from embedded.normalisation.rules import Match, Rule
 from embedded.normalisation.streets import BEFORE_STREET
 from embedded.normalisation.units import PER, UNITS
 
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?"
+#: "1,234,567", in India "12,34,567".
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d+)(?:\.\d+)?"
 _RANGE = rf"(?P<a>{NUMBER})(?:\s?[-–—]\s?(?P<b>{NUMBER}))?"
 _SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
 #: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
@@ -24,6 +25,8 @@ _COUNTED = re.compile(
     r"[\s-](?:param(?:eter)?s?|people|users?|dollars|euros|pounds|tokens|views|streams|requests|years"
     r"|rows|records|downloads|customers|devices|to\b)"
 )
+_ARTICLE = re.compile(r"\b[Aa]n?\s$")
+_NOUN = re.compile(r"[\s-][a-z]")
 _SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion",
            "t": "trillion"}  # fmt: skip
 
@@ -67,34 +70,50 @@ _PER = "|".join(sorted(PER, key=len, reverse=True))
 #: The dot after "/mo." belongs to the abbreviation if the sentence continues; after "/month." not.
 _PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
 _SMALL_PARTS = {2: "half", 4: "quarter"}
+#: Denominators of "1-1/2" and of inches.
+_INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
 
 
 def _money(match: Match) -> list[str]:
-    currency = CURRENCIES[match["cur"]]
-    if match["b"]:
-        low, high = (_count(match[name], match["scale"]) for name in ("a", "b"))
-        return [f"{amount(match['a'])} to {high}" if match["scale"] else f"{low} to {high}",
-                currency.many]  # fmt: skip
-    whole, _, cents = match["a"].partition(".")
-    whole = whole or "0"
-    if match["scale"] or not (currency.cent and len(cents) == 2):
-        return [_count(match["a"], match["scale"]), _name(currency, match["a"], match["scale"])]
+    currency, scale = CURRENCIES[match["cur"]], match["scale"]
+    if _is_attribute(match):
+        currency = replace(currency, many=currency.one, cents=currency.cent)
+    if not match["b"]:
+        return _sum(match["a"], scale, currency)
+    if not scale and any(_cents(match[name], currency) for name in "ab"):
+        return [*_sum(match["a"], None, currency), "to", *_sum(match["b"], None, currency)]
+    return [f"{amount(match['a'])} to {_count(match['b'], scale)}", currency.many]
+
+
+def _sum(written: str, scale: str | None, currency: Currency) -> list[str]:
+    """Read one sum of money."""
+    cents = "" if scale else _cents(written, currency)
+    if not cents:
+        is_one = written == "1" and not scale
+        return [_count(written, scale), currency.one if is_one else currency.many]
+    whole = written.partition(".")[0] or "0"
     spoken = [f"{amount(whole)} {currency.one if whole == '1' else currency.many}"]
     if int(cents):
-        part = (
-            f"{numbers.cardinal(int(cents))} {currency.cent if cents == '01' else currency.cents}"
-        )
+        name = currency.cent if cents == "01" else currency.cents
+        part = f"{numbers.cardinal(int(cents))} {name}"
         spoken = [part] if whole == "0" else [*spoken, "and", part]
     return spoken
+
+
+def _cents(written: str, currency: Currency) -> str:
+    """Return the two digits of a sum's hundredths; "" if it has none."""
+    fraction = written.partition(".")[2]
+    return fraction if currency.cent and len(fraction) == 2 else ""
 
 
 def _count(written: str, scale: str | None) -> str:
     return f"{amount(written)} {_SCALES.get(scale.lower(), scale)}" if scale else amount(written)
 
 
-def _name(currency: Currency, written: str, scale: str | None) -> str:
-    return currency.one if written == "1" and not scale else currency.many
+def _is_attribute(match: Match) -> bool:
+    """Whether a noun follows in "a $5 bill", "a 10 km run"; the unit has no plural then."""
+    return bool(_ARTICLE.search(before(match)) and _NOUN.match(after(match)))
 
 
 def _percent(match: Match) -> list[str]:
@@ -110,7 +129,8 @@ def _unit(match: Match) -> list[str] | None:
     if len(unit) == 1 and (is_labelled(match) or _STREET_FOLLOWS.match(after(match))):
         return None  # seat 12L, 123 W Main St
     one, many = UNITS[unit]
-    return [_span(match), one if match["a"] == "1" and not match["b"] else many]
+    is_one = (match["a"] == "1" and not match["b"]) or _is_attribute(match)
+    return [_span(match), one if is_one else many]
 
 
 def _per(match: Match) -> list[str]:
@@ -121,7 +141,10 @@ def _fraction(match: Match) -> list[str] | None:
     top, bottom = int(match["n"]), int(match["d"])
     if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
         return [fixed]
-    if not 0 < top < bottom or not 1 < bottom <= 100:
+    is_part = 0 < top < bottom <= 100
+    if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
+        return None  # a range
+    if not is_part:
         return [*_whole(match), amount(match["n"]), "over", amount(match["d"])]
     part = _SMALL_PARTS.get(bottom) or numbers.ordinal(bottom)
     many = "halves" if bottom == 2 else part + "s"
@@ -169,6 +192,14 @@ def _version(match: Match) -> list[str]:
     return ["version", words] if match["v"] else [words]
 
 
+def _scientific(match: Match) -> list[str] | None:
+    """ "1.5e-3" and "6.02E23", but "5e3" may be a name."""
+    if not match["sign"] and "." not in match["a"]:
+        return None
+    minus = ["minus"] if match["sign"] == "-" else []
+    return [amount(match["a"]), "times ten to the power of", *minus, amount(match["n"])]
+
+
 def _number(match: Match) -> list[str]:
     return [numbers.number(match[0])]
 
@@ -181,7 +212,10 @@ LETTERS: tuple[Rule, ...] = (_MONEY, _NAMED_VERSION)
 RULES: tuple[Rule, ...] = (
     _MONEY,
     _CENTS,
-    Rule(rf"{_RANGE}{_SCALE}?\s?(?P<cur>[€£¥₹₩₽₿¢]|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)", _money),
+    Rule(
+        rf"{_RANGE}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)",
+        _money,
+    ),
     Rule(rf"{_RANGE}\s?%", _percent),
     Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
     Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade),
@@ -193,7 +227,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
     Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
-    Rule(r"(?:(?P<whole>\d{1,3})\s{1,2})?(?P<n>\d{1,3})/(?P<d>\d{1,3})(?![\d/])", _fraction),
+    Rule(
+        r"(?:(?P<whole>\d{1,3})(?P<hyphen>\s{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"
+        r"(?:(?:st|nd|rd|th)s?\b)?(?![\d/])",
+        _fraction,
+    ),
+    Rule(
+        rf"(?P<a>{NUMBER})[eE](?P<sign>[-+])?(?P<n>\d{{1,3}})(?![A-Za-z0-9]|\.\d)",
+        _scientific,
+    ),
     Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
     Rule(rf"{NUMBER}", _number),
     Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?"),

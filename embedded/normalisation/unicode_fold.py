@@ -15,14 +15,14 @@ _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
 _REPLACED = {
-    "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "`": " ", "´": "'",
+    "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "´": "'",
     "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
     "‐": "-", "‑": "-", "−": "-", "‒": "–", "―": "—",
     "⁄": "/", "∕": "/", "•": "\n- ", "‣": "\n- ", "…": "...", "∞": " infinity ",
     "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O",
     "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L",
     "ı": "i", "™": "", "®": "", "©": "", "。": ". ", "，": ", ", "、": ", ", "！": "! ",
-    "？": "? ", "μ": "u", "µ": "u", "Ω": "ohm", "¿": "", "¡": "",
+    "？": "? ", "μ": "u", "µ": "u", "Ω": " ohm ", "№": " number ", "¿": "", "¡": "",
 }  # fmt: skip
 #: Emoji, flags and other pictures: dropped, since decomposition would turn them into letters.
 _PICTURES = frozenset({"So", "Sk", "Co", "Cn", "Cs"})
@@ -101,7 +101,7 @@ def _fold_one(char: str) -> str:
         return char
     if char in _REPLACED:
         return _REPLACED[char]
-    if unicodedata.category(char) in _PICTURES and char not in "℃℉№":
+    if unicodedata.category(char) in _PICTURES and char not in "℃℉":
         return " "
     folded = ""
     for part in unicodedata.normalize("NFKD", char):

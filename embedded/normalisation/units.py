@@ -21,6 +21,7 @@ _SET = {
     "°F": ("degree fahrenheit", "degrees fahrenheit"),
     "ft": ("foot", "feet"),
     "sq ft": ("square foot", "square feet"),
+    "sq. ft": ("square foot", "square feet"),
     "ft²": ("square foot", "square feet"),
     "km/h": ("kilometer per hour", "kilometers per hour"),
     "kph": ("kilometer per hour", "kilometers per hour"),
