@@ -85,6 +85,17 @@ def _numbered(match: Match) -> Reading:
     return [NUMBERED[token.lower()]]
 
 
+def _versus(match: Match) -> Reading:
+    """ "Roe v. Wade"."""
+    behind = _WORD_BEFORE.search(before(match))
+    return ["versus"] if behind and behind[1][0].isupper() else None
+
+
+def _unspaced(match: Match) -> Reading:
+    """ "Mr.Smith"."""
+    return [ABBREVIATED[match["a"].lower()]]
+
+
 def _roman(match: Match) -> Reading:
     """ "Henry VIII", "chapter IV", and unmistakable numerals: "III"."""
     written = match["n"]
@@ -92,12 +103,13 @@ def _roman(match: Match) -> Reading:
         return None
     value = _roman_value(written)
     found = _WORD_BEFORE.search(before(match))
-    word = found[1] if found else ""
+    word, of = found[1] if found else "", match["of"] or ""
     if word.lower() in REGNAL and word[0].isupper() and written not in ("I", "L"):
-        return ["the", numbers.ordinal(value)]
+        return ["the", numbers.ordinal(value) + of]
     sure = written == "II" or (len(written) > 2 and not set(written) & set("LC"))
+    sure = sure or before(match).endswith("World War ")
     if sure or (word.lower() in COUNTED and written != "I"):
-        return [numbers.cardinal(value)]
+        return [numbers.cardinal(value) + of]
     return None
 
 
@@ -165,10 +177,12 @@ RULES: tuple[Rule, ...] = (
          behind=_START),
     Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
     STREET,
+    Rule(r"v\.(?=\s+[A-Z])", _versus, behind=r"\s"),
+    Rule(r"(?i:(?P<a>mrs?|ms|prof))\.(?=[A-Z][a-z])", _unspaced, behind=_START),
     Rule(rf"(?P<a>{_any(DOTTED)})\.", _dotted, behind=_START),
     Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.\s*|\s+)(?=\d)", _numbered, behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
-    Rule(r"(?P<n>[IVXL]{1,7})(?![A-Za-z0-9'])", _roman, behind=_START),
+    Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),
     Rule(r"(?i:(?P<a>wi-fi))" + _ENDING, lambda match: ["why fie"], behind=_START),
     Rule(r"(?P<a>[A-Za-z]+(?:'[A-Za-z]+)*)", _word),
 )  # fmt: skip
