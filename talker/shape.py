@@ -81,6 +81,20 @@ def positive_int(values: Mapping[str, Any], name: str, prefix: str = "text_confi
     return value
 
 
+def positive_number(values: Mapping[str, Any], name: str, default: float, prefix: str) -> float:
+    """Return the positive number ``name`` of ``values``, the default if it is missing or null;
+    ``prefix`` is for the error's text.
+
+    Raises CheckpointError.
+    """
+    value = values.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise CheckpointError(f"{prefix}{name} must be a positive number, not {value!r}")
+    return float(value)
+
+
 def stop_id(config: Mapping[str, Any]) -> int | None:
     """``eos_token_id`` from the top level, or else from ``text_config``; the first of a list."""
     for part in (config, config.get("text_config") or {}):

@@ -36,6 +36,6 @@ def find_family(config: Mapping[str, Any]) -> Family:
         served = "; ".join(f"{f.title} ({f.model_type!r}, as {f.example})" for f in FAMILIES)
         raise UnknownFamilyError(f"model_type {model_type!r} is not served here; served: {served}")
     named = config.get("architectures") or family.architectures
-    if not set(named) & set(family.architectures):
+    if not isinstance(named, list | tuple) or not any(n in family.architectures for n in named):
         raise CheckpointError(f"architectures are {named}, not one of {list(family.architectures)}")
     return family

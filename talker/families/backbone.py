@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from talker.families.family import WeightShapes
-from talker.shape import BackboneShape, CheckpointError, positive_int
+from talker.shape import BackboneShape, CheckpointError, positive_int, positive_number
 
 
 def rope_theta(text: Mapping[str, Any], default: float) -> float:
-    """Return the base of the rotary embedding, wherever this version of the format stores it."""
+    """Return the base of the rotary embedding, wherever this version of the format stores it.
+
+    Raises CheckpointError.
+    """
     nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    return float(text.get("rope_theta") or nested.get("rope_theta") or default)
+    if not isinstance(nested, Mapping):
+        raise CheckpointError(f"rope_parameters must be an object, not {nested!r}")
+    inner = positive_number(nested, "rope_theta", default, "rope_parameters.")
+    return positive_number(text, "rope_theta", inner, "")
 
 
 def read_backbone(
@@ -41,7 +47,7 @@ def read_backbone(
         head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,
         max_positions=max_positions,
         rope_theta=rope_theta(text, theta),
-        rms_norm_eps=float(text.get("rms_norm_eps", norm_eps)),
+        rms_norm_eps=positive_number(text, "rms_norm_eps", norm_eps, prefix),
     )
 
 

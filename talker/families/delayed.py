@@ -24,7 +24,7 @@ class DelayedShape(TalkerShape):
 def check_special_codes(shape: DelayedShape) -> None:
     """Raise CheckpointError unless BOC and EOC are a codebook's last two rows."""
     rows = shape.codebook_rows
-    if {shape.boc, shape.eoc} != {rows - 2, rows - 1}:
+    if (shape.boc, shape.eoc) not in ((rows - 2, rows - 1), (rows - 1, rows - 2)):
         raise CheckpointError(
             f"special codes {shape.boc} and {shape.eoc} are not the last two of {rows}"
         )

@@ -226,6 +226,12 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c["audio_encoder_config"].pop("num_codebooks"), "num_codebooks"),
         (lambda c: c["audio_encoder_config"].update(tie_word_embeddings=False), "tie_word"),
         (lambda c: c.update(audio_stream_bos_id=7), "special codes"),
+        (lambda c: c.update(audio_stream_bos_id=[7]), "special codes"),
+        (lambda c: c.update(architectures=7), "architectures"),
+        (lambda c: c["text_config"].update(rope_theta="x"), "rope_theta"),
+        (lambda c: c["text_config"].update(rope_parameters="x"), "rope_parameters"),
+        (lambda c: c["text_config"].update(rope_parameters={"rope_theta": []}), "rope_theta"),
+        (lambda c: c["text_config"].update(rms_norm_eps="x"), "text_config.rms_norm_eps"),
     ],
 )
 def test_unsupported_or_invalid_config_is_refused(
@@ -251,6 +257,10 @@ def test_rope_theta_null_gets_default() -> None:
     assert HiggsV3().read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
     nested = tiny.config(7, rope_parameters={"rope_theta": 5e5})
     assert HiggsV3().read_shape(nested).backbone.rope_theta == 5e5
+
+
+def test_norm_epsilon_null_gets_default() -> None:
+    assert HiggsV3().read_shape(tiny.config(7, rms_norm_eps=None)).backbone.rms_norm_eps == 1e-6
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])

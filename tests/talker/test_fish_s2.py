@@ -103,6 +103,8 @@ def test_residual_codebooks_of_published_size_have_1024_codes() -> None:
         ("audio_decoder_config", {"dim": 64}),
         ("audio_decoder_config", {"vocab_size": 64}),
         ("", {"semantic_end_token_id": 5}),
+        ("text_config", {"rope_base": "x"}),
+        ("audio_decoder_config", {"norm_eps": []}),
     ],
 )
 def test_open_checkpoint_refuses_unsupported_config(

@@ -82,13 +82,18 @@ def test_open_checkpoint_reads_both_formats_alike(folder: Path, converted: Path)
         {"audio_num_codebooks": 0},
         {"audio_stream_eos_id": 3},
         {"audio_out_token_idx": 5},
+        {"audio_stream_bos_id": []},
+        {"audio_dual_ffn_layers": 28},
+        {"text_config": {"max_position_embeddings": "x"}},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_open_checkpoint_refuses_unsupported_config(tmp_path: Path, change: dict[str, Any]) -> None:
     tiny_v2.write_checkpoint(tmp_path)
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    content = json.loads(file.read_text())
+    text = content["text_config"] | change.get("text_config", {})
+    file.write_text(json.dumps(content | change | {"text_config": text}))
     with pytest.raises(CheckpointError):
         open_checkpoint(str(tmp_path)).prompt_builder(1024)
 

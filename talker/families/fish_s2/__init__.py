@@ -16,6 +16,7 @@ from talker.shape import (
     CheckpointError,
     TalkerShape,
     positive_int,
+    positive_number,
     section,
     stop_id,
 )
@@ -165,8 +166,8 @@ def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:
         num_kv_heads=size("n_local_heads"),
         head_dim=size("head_dim"),
         max_positions=size("max_seq_len"),
-        rope_theta=float(part.get("rope_base", 1_000_000.0)),
-        rms_norm_eps=float(part.get("norm_eps", 1e-6)),
+        rope_theta=positive_number(part, "rope_base", 1_000_000.0, prefix),
+        rms_norm_eps=positive_number(part, "norm_eps", 1e-6, prefix),
     )
 
 

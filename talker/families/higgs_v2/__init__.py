@@ -85,7 +85,7 @@ class HiggsV2(DelayedFamily):
             raise CheckpointError(f"text_config.model_type is {text['model_type']!r}, not 'llama'")
         body = _read_backbone(text, "text_config.")
         dual = config.get("audio_dual_ffn_layers")
-        if dual is not None and list(dual) != list(range(body.num_layers)):
+        if dual is not None and dual != list(range(body.num_layers)):
             raise CheckpointError(f"audio_dual_ffn_layers is {dual}, not all of them")
         size = positive_int(config, "audio_codebook_size", "")
         return _shape(
@@ -180,7 +180,8 @@ def _read_backbone(text: Mapping[str, Any], prefix: str) -> BackboneShape:
 
 
 def _longest(text: Mapping[str, Any]) -> int:
-    return max(_POSITIONS, text.get("max_position_embeddings") or 0)
+    name = "max_position_embeddings"
+    return max(_POSITIONS, positive_int(text, name, "") if text.get(name) else 0)
 
 
 def _llama(text: dict[str, Any]) -> dict[str, Any]:
