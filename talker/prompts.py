@@ -141,7 +141,7 @@ class PromptBuilder(ABC):
         self._front_end = source.front_end
         try:
             layout = json.loads(tokenizer_file.read_text(encoding="utf-8"))
-            self._control = {t["content"]: int(t["id"]) for t in layout.get("added_tokens") or []}
+            added = {t["content"]: int(t["id"]) for t in layout.get("added_tokens") or []}
             self._text = Tokenizer.from_str(
                 json.dumps({**layout, "added_tokens": [], "post_processor": None})
             )
@@ -150,6 +150,8 @@ class PromptBuilder(ABC):
         self._text.no_truncation()
         self._text.no_padding()
         self._vocab_size = shape.backbone.vocab_size
+        # the model has no rows for others, so they cannot stand in a prompt
+        self._control = {name: i for name, i in added.items() if 0 <= i < self._vocab_size}
         self._codebook_size, self._sizes = shape.codebook_size, np.array(shape.codebook_sizes)
         self._max_positions = source.max_positions
         self.stop_id = self.required(self.end_token) if shape.stop_id is None else shape.stop_id
@@ -333,7 +335,7 @@ class PromptBuilder(ABC):
     def required(self, name: str) -> int:
         """Return the id of a control token. Raises CheckpointError if the vocabulary lacks it."""
         number = self._control.get(name)
-        if number is None or not 0 <= number < self._vocab_size:
+        if number is None:
             raise CheckpointError(f"the tokenizer has no {name} within the model's vocabulary")
         return number
 

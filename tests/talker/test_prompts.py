@@ -296,6 +296,20 @@ def test_vocabulary_entry_with_control_id_is_refused(tmp_path: Path) -> None:
     assert error.value.code is ErrorCode.INVALID_TEXT
 
 
+def test_tag_beyond_vocabulary_is_dropped(tmp_path: Path) -> None:
+    """The engine would refuse the id, and the client's request would fail."""
+    tiny.write_checkpoint(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    for token in layout["added_tokens"]:
+        if token["content"] in ("<|emotion:anger|>", "<|ref_audio|>"):
+            token["id"] += tiny.TEXT_ROWS
+    file.write_text(json.dumps(layout))
+    builder = open_checkpoint(str(tmp_path)).prompt_builder(1024)
+    assert max(builder.build("<|emotion:anger|>hello").ids) < tiny.TEXT_ROWS
+    assert not builder.takes_references
+
+
 @pytest.mark.parametrize("lacking", ["<|tts|>", "<|text|>", "<|audio|>"])
 def test_tokenizer_without_control_token_is_refused(tmp_path: Path, lacking: str) -> None:
     tiny.write_checkpoint(tmp_path)
