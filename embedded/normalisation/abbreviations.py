@@ -173,8 +173,8 @@ PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behi
 RULES: tuple[Rule, ...] = (
     DIRECTION,
     Rule(r"(?i:(?P<a>e\.\s?g|i\.\s?e|a\.k\.a)\b\.?,?)", _latin, behind=_START),
-    Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?)?|(?:[A-Z]\.)+[A-Z]\b|(?:[a-z]\.){2,}", _initials,
-         behind=_START),
+    Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?)?|(?:(?:[A-Z]\.)+|Ph\.)[A-Z]\b|(?:[a-z]\.){2,}",
+         _initials, behind=_START),
     Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
     STREET,
     Rule(r"v\.(?=\s+[A-Z])", _versus, behind=r"\s"),

@@ -22,7 +22,7 @@ _SURE_HOST = rf"(?P<host>\[[0-9A-Fa-f:.]{{2,45}}\]|{_SURE_LABEL}(?:\.{_SURE_LABE
 _USER = r"(?:[^\s/?#\"<>]{0,200}@)?"
 _PATH = (
     r"(?::(?P<port>\d{1,5})(?!\d))?(?P<path>(?:/(?:[\w~%+@-]|\.(?=[\w~%+@/-])){0,200}){0,12})"
-    r"(?:[?#][^\s\"'<>)]{0,400}(?<![.,!?]))?"
+    r"(?:[?#][^\s\"'<>)]{0,400}(?<![.,!?]))?(?P<of>'s\b)?"
 )
 _IN_NUMBERS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: Top-level domains that are read as words; the others are spelled.
@@ -47,6 +47,7 @@ def _web(match: Match) -> Reading:
     if path:
         words += [",", "slash"] if match["port"] else ["slash"]
         words.append(_spell_out(path))
+    words[-1] += match["of"] or ""
     return words
 
 

@@ -59,7 +59,8 @@ def read_word(token: str, *, shouting: bool = False) -> str:
     """
     base, apostrophe, ending = token.partition("'")
     if ending.lower() == "s" and base:
-        return f"{read_word(base, shouting=shouting)}'s"
+        # "IT'S" is no acronym's, unlike "IT's"
+        return f"{read_word(base, shouting=shouting or ending == 'S')}'s"
     if apostrophe:
         return token.lower()
     lower = token.lower()
