@@ -34,14 +34,14 @@ TAGS = TagSet(frozenset(EVENTS), frozenset(EVENTS), _SPEAKERS)
 _ENDS = frozenset(tag for tag, marks in EVENTS.items() if marks[2] in ("</SE>", "</SE_e>"))
 _TERMINATORS = tuple(".!?,;\"'")
 
-_PUNCTUATION = {
+_READINGS = {
+    "°F": " degrees Fahrenheit", "°C": " degrees Celsius",
     "，": ", ", "。": ".", "：": ":", "；": ";", "？": "?", "！": "!", "（": " ", "）": " ",
     "(": " ", ")": " ", "【": "[", "】": "]", "《": "<", "》": ">", "“": '"', "”": '"',
     "‘": "'", "’": "'", "「": '"', "」": '"', "『": '"', "』": '"', "、": ",", "—": "-",
     "…": "...", "·": ".",
 }  # fmt: skip
-_DEGREES = {"°F": " degrees Fahrenheit", "°C": " degrees Celsius"}
-_REPLACED = re.compile("|".join(map(re.escape, [*_DEGREES, *_PUNCTUATION])))
+_REPLACED = re.compile("|".join(map(re.escape, _READINGS)))
 _LINE_BREAKS = re.compile(r"\s*\n\s*")
 _SPACES = re.compile(r"[^\S\n]+")
 #: Stands for the tags while the words around them are normalised; not a letter of any script.
@@ -63,9 +63,7 @@ def normalise(text: str) -> list[TextPiece]:
             origins += range(at, at + len(piece))
         at += len(piece)
     words = _MARK.join(cut[::2])
-    words, origins = _replace(
-        _REPLACED, lambda found: (_DEGREES | _PUNCTUATION)[found], words, origins
-    )
+    words, origins = _replace(_REPLACED, _READINGS.__getitem__, words, origins)
     words, origins = _replace(_LINE_BREAKS, lambda _: "\n", words, origins)
     words, origins = _replace(_SPACES, lambda _: " ", words, origins)
     words, origins = _strip(words, origins)
