@@ -30,7 +30,7 @@ OPENERS = "\"'“‘«‹([{（［｛「『【《〈〔〖*_~`¿¡#-–—"
 BULLETS = frozenset("-*•‣◦–—#")
 
 _ABBREVIATIONS = """
-    mr mrs ms mx dr prof rev hon gov sen rep pres gen col sgt cpl capt cmdr lt maj st mt ft
+    mr mrs ms mx dr prof rev hon gov sen rep pres gen col sgt cpl capt cmdr lt maj st mt ft sq
     jr sr esq ph.d phd vs viz cf al etc approx appt dept est ext inc ltd co corp bros assn
     univ ave blvd rd hwy ste misc tel temp incl excl govt messrs
     jan feb apr jun jul aug sept sep oct nov dec

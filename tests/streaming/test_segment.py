@@ -123,6 +123,7 @@ def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
             ["Dr. Smith and Mrs. J. K. Rowling met.", "Ok"],
         ),
         ("E.g. figs, 5 p.m. in the U.S. Army. Ok", ["E.g. figs, 5 p.m. in the U.S. Army.", "Ok"]),
+        ("It has 1,200 sq. ft. of room. Ok", ["It has 1,200 sq. ft. of room.", "Ok"]),
         ("(e.g. this) vs. that etc. so. Ok", ["(e.g. this) vs. that etc. so.", "Ok"]),
         ("No. 5 is alive. No. I am not.", ["No. 5 is alive.", "No.", "I am not."]),
         (
