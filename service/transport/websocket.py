@@ -281,7 +281,7 @@ class Socket:
     def _keep(self, dialect: Dialect, now: float) -> float:
         """Do housekeeping: check for a slow reader, idle contexts, a revoked key, the socket's age
         and a drain. The last two are announced to the client, and wait until its contexts are
-        settled. Returns the seconds until the next check.
+        settled and all messages are written. Returns the seconds until the next check.
         """
         settings, runtime = self.runtime.settings, self.runtime
         if now - self._looked_at > _PAUSE_S:
@@ -296,7 +296,8 @@ class Socket:
         if not is_leaving and (is_old or runtime.draining.is_set()):
             dialect.on_drain(round(1000 * settings.drain_s))
             self._leave_at, is_leaving = now + settings.drain_s + _TELL_S, True
-        if is_leaving and (dialect.is_settled(now) or now >= self._leave_at):
+        is_written = self._outbox.is_empty and self._writing_since is None
+        if is_leaving and (now >= self._leave_at or (is_written and dialect.is_settled(now))):
             raise SocketClosing(GOING_AWAY)
         if self._too_slow or not runtime.authority.is_welcome(self._caller):
             self._end(self._code)

@@ -11,9 +11,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from service.audio.pump import EncoderPump
+from service.dialects.native import NativeDialect
+from service.transport import websocket as socket
+from streaming.protocol.binary import HEADER_BYTES
 from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import SENTENCES
 from tests.service.live import SPEC, client, gateway
+from tests.service.memory import served
 
 EXACT = {"lookahead_frames": SPEC.right_frames}
 
@@ -146,3 +150,36 @@ async def test_end_drain_cancels_deadline_and_keeps_context() -> None:
         await talk.send("context.end", context_id="c")
         assert (await talk.until("context.done"))["reason"] == "complete"
         assert server.runtime.metrics.cut_by_drain._value.get() == 0
+
+
+async def test_drain_waits_for_client_that_reads_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
+    text, ticked, on_tick = "One sentence to finish.", asyncio.Event(), NativeDialect.on_tick
+
+    def tick(dialect: NativeDialect, now: float) -> None:
+        on_tick(dialect, now)
+        ticked.set()
+
+    async with served() as server, server.socket("/v1/tts/stream") as talk:
+        await talk.next()
+        options = {"audio": {"encoding": "pcm_f32le"}, "chunking": EXACT}
+        talk.send({"type": "context.create", "context_id": "c", **options})
+        await talk.next()
+        talk.reading.clear()
+        talk.send({"type": "text.append", "context_id": "c", "text": text})
+        talk.send({"type": "context.end", "context_id": "c"})
+        await server.until_free()
+        monkeypatch.setattr(NativeDialect, "on_tick", tick)
+        server.runtime.begin_drain()
+        async with asyncio.timeout(20):
+            await ticked.wait()
+        talk.reading.set()
+        heard, kinds = b"", list[str]()
+        while (message := await talk.next()) is not None:
+            if isinstance(message, bytes):
+                heard += message[HEADER_BYTES:]
+            else:
+                kinds.append(message["type"])
+        assert kinds == ["audio.started", "metrics", "context.done", "going_away"]
+        assert np.array_equal(np.frombuffer(heard, np.float32), server.whole(text))
+        assert talk.close_code == 1001
