@@ -102,10 +102,12 @@ _HANDLES = 1 << 16
 
 
 class Socket:
-    """Serves one accepted WebSocket until its end, with its contexts' tasks in ``tasks``."""
+    """Serves one WebSocket, once it is accepted, until its end."""
 
-    def __init__(self, websocket: WebSocket, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
-        self._websocket, self.runtime, self._tasks = websocket, runtime, tasks
+    def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
+        self._websocket, self.runtime = websocket, runtime
+        #: Of the socket and its contexts.
+        self._tasks = asyncio.TaskGroup()
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._protocol: WebSocketProtocol | None = protocol
         self._acks = AckTracker(protocol)
@@ -178,30 +180,31 @@ class Socket:
 
     async def run(self, dialect: Dialect) -> None:
         """Serve the socket until its end."""
-        dialect.open()
-        tasks = self._tasks
-        writer = tasks.create_task(self._write())
-        others: list[asyncio.Task[Any]] = [
-            tasks.create_task(self._read(dialect)),
-            tasks.create_task(self._outbox.overflowed.wait()),
-        ]
-        wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
-        leave = self.runtime.timers.join(partial(self._look, dialect), wait_s)
-        try:
-            await asyncio.wait({writer, *others, self._over}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._is_closing = True
-            self._too_slow |= self._outbox.overflowed.is_set()
-            leave()
-            dialect.close()
-            for context in self.contexts:
-                context.close()
-            for task in others:
-                task.cancel()
-            self._outbox.close(self._closing_error(dialect))
-            await asyncio.wait({writer}, timeout=_FLUSH_S)
-            writer.cancel()
-            await self._close()
+        async with self._tasks as tasks:
+            dialect.open()
+            writer = tasks.create_task(self._write())
+            others: list[asyncio.Task[Any]] = [
+                tasks.create_task(self._read(dialect)),
+                tasks.create_task(self._outbox.overflowed.wait()),
+            ]
+            wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
+            leave = self.runtime.timers.join(partial(self._look, dialect), wait_s)
+            ends = {writer, *others, self._over}
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._is_closing = True
+                self._too_slow |= self._outbox.overflowed.is_set()
+                leave()
+                dialect.close()
+                for context in self.contexts:
+                    context.close()
+                for task in others:
+                    task.cancel()
+                self._outbox.close(self._closing_error(dialect))
+                await asyncio.wait({writer}, timeout=_FLUSH_S)
+                writer.cancel()
+                await self._close()
 
     async def _read(self, dialect: Dialect) -> None:
         """Read messages. Most come directly from the protocol, the others from ASGI's queue."""
@@ -349,23 +352,18 @@ async def serve_socket(
             raise CapacityError(ErrorCode.OVERLOADED, "The server has no connection to spare.")
         runtime.require_ready()
         runtime.accounts.require_connection(caller)
+        socket = Socket(websocket, runtime)
+        dialect = make(socket)
     except TalkwireError as error:
         await refuse(websocket, runtime, error, errors)
         return
     with runtime.connection(), runtime.accounts.connection(caller):
-        async with asyncio.TaskGroup() as tasks:
-            socket = Socket(websocket, runtime, tasks)
-            try:
-                dialect = make(socket)
-            except TalkwireError as error:
-                await refuse(websocket, runtime, error, errors)
-                return
-            headers = ignored_header(ignored).items()
-            await websocket.accept(
-                subprotocol, [(name.encode(), value.encode()) for name, value in headers]
-            )
-            runtime.metrics.opened.inc()
-            await socket.run(dialect)
+        headers = ignored_header(ignored).items()
+        await websocket.accept(
+            subprotocol, [(name.encode(), value.encode()) for name, value in headers]
+        )
+        runtime.metrics.opened.inc()
+        await socket.run(dialect)
 
 
 async def refuse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -205,3 +206,35 @@ async def test_compression_offer_is_declined() -> None:
     ):
         assert socket.response is not None
         assert "Sec-WebSocket-Extensions" not in socket.response.headers
+
+
+async def test_client_that_leaves_during_hold_logs_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, lost, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    connection_lost = WebSocketProtocol.connection_lost
+    on_task_complete = WebSocketProtocol.on_task_complete
+
+    def note_lost(link: WebSocketProtocol, exc: Exception | None) -> None:
+        connection_lost(link, exc)
+        lost.set()
+
+    def note_over(link: WebSocketProtocol, task: asyncio.Task[None]) -> None:
+        on_task_complete(link, task)
+        over.set()
+
+    async def hold() -> None:
+        held.set()
+        await lost.wait()
+
+    monkeypatch.setattr(WebSocketProtocol, "connection_lost", note_lost)
+    monkeypatch.setattr(WebSocketProtocol, "on_task_complete", note_over)
+    async with gateway() as server:
+        monkeypatch.setattr(server.runtime, "hold_until_ready", hold)
+        async with raw(server) as (_, writer), asyncio.timeout(30):
+            writer.write(UPGRADE + b"\r\n")
+            await held.wait()
+            writer.close()
+            await over.wait()
+        assert server.runtime.connections == 0
+    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
