@@ -18,7 +18,8 @@ from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of the codec's samples that wait for the encoder: a minute at 24 kHz, 6 MB.
+#: With this many of the codec's samples, a minute at 24 kHz or 6 MB, the encoder takes no more. One
+#: chunk may be longer, since the mode ``whole`` decodes an utterance as one.
 MAX_WAITING_SAMPLES = 60 * 24_000
 
 
@@ -63,11 +64,11 @@ class EncoderPump:
         if self._encoder.inline:
             then(self._encode(job))
             return
-        self._waiting_samples += len(samples)
-        if self._waiting_samples > self._max_waiting:
+        if self._waiting_samples >= self._max_waiting:
             message = "The server cannot encode audio fast enough."
             self._fail(CapacityError(ErrorCode.OVERLOADED, message))
         else:
+            self._waiting_samples += len(samples)
             self._put(job)
 
     def after(self, then: Callable[[], None]) -> None:

@@ -127,6 +127,16 @@ async def test_pump_over_limit_fails_once_and_still_passes_messages() -> None:
     assert [error.code for error in desk.errors] == [ErrorCode.OVERLOADED]
 
 
+async def test_pump_encodes_one_chunk_longer_than_limit() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        desk = Desk(tasks, StalledEncoder(), limit=10)
+        desk.audio(1, samples=4)
+        desk.audio(2, samples=25)
+        desk.encoder.gate.release(2)
+    assert desk.came == ["audio 1", "audio 2"]
+    assert desk.errors == []
+
+
 async def test_pump_limit_does_not_count_encoded_audio() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder(), limit=10)
