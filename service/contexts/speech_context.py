@@ -248,10 +248,13 @@ class SpeechContext(ContextSink):
             encoder = self._plan.encoder
             self._sink.put(Started(encoder.sample_rate, encoder.delay_samples))
             pace.on_trimmed(audio.trimmed / self._runtime.codec.spec.sample_rate)
-        when = self._plan.flush_encoder
-        is_pause = when is FlushEncoder.EACH_PAUSE and self._driver.is_idle
-        flush = audio.ends_utterance and (is_pause or when is FlushEncoder.EACH_UTTERANCE)
+        flush = audio.ends_utterance and self._flushes_at(FlushEncoder.EACH_UTTERANCE)
         self._encode(audio.samples, words, flush=flush, is_last=audio.is_last, late=audio.late)
+
+    def _flushes_at(self, *moments: FlushEncoder) -> bool:
+        """Whether the encoder is to be flushed at one of these moments, or in this pause."""
+        when = self._plan.flush_encoder
+        return when in moments or (when is FlushEncoder.EACH_PAUSE and self._driver.is_idle)
 
     def _encode(
         self,
@@ -279,7 +282,9 @@ class SpeechContext(ContextSink):
 
     def on_flushed(self, flushed: events.Flushed) -> None:
         """See ContextSink."""
-        if self._plan.flush_encoder is FlushEncoder.EACH_FLUSH:
+        # a talker may end an utterance after its last audio, which was sent without a flush
+        moments = FlushEncoder.EACH_FLUSH, FlushEncoder.EACH_UTTERANCE
+        if self._has_unflushed and self._flushes_at(*moments):
             self._encode(_NOTHING, flush=True)
         self._pump.after(lambda: self._sink.put(flushed))
 

@@ -211,6 +211,33 @@ async def test_encoder_is_flushed_according_to_plan(
     assert counts == packets
 
 
+@pytest.mark.parametrize(
+    ("when", "is_idle", "packets"),
+    [
+        (FlushEncoder.EACH_UTTERANCE, False, 3),
+        (FlushEncoder.EACH_PAUSE, False, 2),
+        (FlushEncoder.EACH_PAUSE, True, 3),
+        (FlushEncoder.AT_END, True, 2),
+    ],
+)
+async def test_flush_of_utterance_that_ended_after_its_audio_sends_all_of_it(
+    when: FlushEncoder, is_idle: bool, packets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = OutputQueue(RATE)
+    monkeypatch.setattr(ContextDriver, "is_idle", is_idle)
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20), outputs, when)
+        rig.audio(RATE // 20, first=True)
+        rig.context.on_flushed(Flushed("f"))
+        assert isinstance(await outputs.get(), Started)
+        count = 0
+        while isinstance(output := await outputs.get(), Audio):
+            count += len(output.packets)
+        assert output == Flushed("f")
+        assert count == packets
+        rig.context.close()
+
+
 async def test_output_queue_room_includes_audio_in_encoder() -> None:
     outputs = OutputQueue(1000)
     assert await outputs.room(999) is None
