@@ -439,8 +439,10 @@ class TlsHandshake(asyncio.Protocol):
         since uvloop could pass the first bytes to this protocol before ``start_tls`` has
         installed its own.
         """
-        kept = transport.get_extra_info("socket").dup()
-        transport.abort()
+        try:
+            kept = transport.get_extra_info("socket").dup()
+        finally:  # without a free file descriptor, the connection is closed
+            transport.abort()
         self._connections.add(self)
         self._securing = asyncio.create_task(self._secure(kept))
         self._securing.add_done_callback(lambda done: self._forget(done, kept))

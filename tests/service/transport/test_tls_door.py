@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 import ssl
 import subprocess
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,21 @@ def test_tls_carries_speech(loop: Loop, certificate: tuple[Path, Path]) -> None:
             assert await health(server, trust) == 200
 
     run(loop, talk())
+
+
+def test_connection_is_closed_if_its_socket_cannot_be_moved(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dup(_: TransportSocket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def talk() -> None:
+        async with gateway(**tls(certificate)) as server:
+            monkeypatch.setattr(TransportSocket, "dup", dup)
+            async with raw(server) as (reader, _):
+                assert await rest(reader) == b""
+
+    run(asyncio.new_event_loop, talk())
 
 
 @both_loops
