@@ -96,8 +96,3 @@ class AckTracker:
         """Restart the time of ``stuck_s`` at ``now``, since earlier pongs may not be seen yet."""
         if self._waiting_since is not None:
             self._waiting_since = now
-
-    def give_up_in(self, seconds: float) -> None:
-        """Abort a closing connection after ``seconds``; its transport would wait for ever."""
-        if self._protocol is not None:
-            self._protocol.abort_in(seconds)

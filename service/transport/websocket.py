@@ -332,7 +332,8 @@ class Socket:
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
         # A closed transport waits until the client has read everything, and some clients never do.
         timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
-        self._acks.give_up_in(timeout_s)
+        if self._protocol is not None:
+            self._protocol.abort_in(timeout_s)
 
 
 async def serve_socket(

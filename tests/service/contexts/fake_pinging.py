@@ -11,13 +11,9 @@ class FakePinging:
     def __init__(self) -> None:
         self.pings: list[bytes] = []
         self.on_pong: Callable[[bytes], None] | None = None
-        self.aborts_in: float | None = None
 
     def ping(self, payload: bytes) -> None:
         self.pings.append(payload)
-
-    def abort_in(self, seconds: float) -> None:
-        self.aborts_in = seconds
 
     def answer(self, which: int = -1) -> None:
         assert self.on_pong is not None

@@ -98,14 +98,7 @@ def test_tracker_without_protocol_reports_nothing() -> None:
     reading = AckTracker()
     reading.follow(1, told.append)
     reading.on_written(1, 10, 100, 0.0, more=False)
-    reading.give_up_in(1.0)
     assert (told, reading.stuck_s(99.0)) == ([], 0.0)
-
-
-def test_give_up_in_aborts_connection() -> None:
-    rig = Rig()
-    rig.acks.give_up_in(3.0)
-    assert rig.pinging.aborts_in == 3.0
 
 
 def test_pardon_restarts_stuck_s() -> None:
