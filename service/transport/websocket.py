@@ -106,7 +106,7 @@ class Socket:
 
     def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
         self._websocket, self.runtime = websocket, runtime
-        #: Of the socket and its contexts.
+        #: The tasks of the socket and of its contexts.
         self._tasks = asyncio.TaskGroup()
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._protocol: WebSocketProtocol | None = protocol
