@@ -137,6 +137,8 @@ def unknown_choice(
 #: msgspec's messages: the expected types and constraint, and the path if there is one.
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?: (of length )?(<=|>=|<|>) (\S+))?")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
+#: A field or an index in such a path: "references[0].text".
+_STEP = re.compile(r"[^.\[\]]+")
 _TYPES = {
     "str": "a string",
     "int": "a whole number",
@@ -164,11 +166,11 @@ def msgspec_error(
         return unknown_field(f"{path}.{name}" if path else name, known)
     if not path:
         return RequestError(ErrorCode.INVALID_MESSAGE, "A message must be a JSON object.")
-    parts = path.split(".")
+    parts = [int(part) if part.isdigit() else part for part in _STEP.findall(path)]
     return invalid_field(path, _value_at(text, parts), _allowed(complaint, kind, parts))
 
 
-def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str]) -> str:
+def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str | int]) -> str:
     if choices := _choices(kind, path):
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
     expected = _EXPECTED.match(complaint)
@@ -179,10 +181,12 @@ def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str]) ->
     if expected[3] is None:
         return " or ".join(types)
     limit = f"{_LIMITS[expected[3]]} {expected[4]}"
-    return f"{limit} characters long" if expected[2] else limit
+    if not expected[2]:
+        return limit
+    return f"{limit} {'items' if 'a list' in types else 'characters'} long"
 
 
-def _choices(kind: type[msgspec.Struct], path: Sequence[str]) -> list[str]:
+def _choices(kind: type[msgspec.Struct], path: Sequence[str | int]) -> list[str]:
     """Return the values of a field that has a closed list of them."""
     node: Any = msgspec.inspect.type_info(kind)
     for part in path:
@@ -213,9 +217,9 @@ def _members(node: Any) -> Sequence[Any]:
     return node.types if isinstance(node, msgspec.inspect.UnionType) else (node,)
 
 
-def _value_at(text: str | bytes, path: Sequence[str]) -> object:
+def _value_at(text: str | bytes, path: Sequence[str | int]) -> object:
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)
         for part in path:
             value = value[part]
     except (ValueError, RecursionError, KeyError, TypeError):

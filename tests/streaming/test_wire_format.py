@@ -101,6 +101,23 @@ def test_invalid_message_error_has_code_and_names_field(
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        ('[{"audio":5}]', "references[0].audio must be a string, not 5."),
+        ('[{"audio":"a"},{"audio":"b","text":0}]', "references[1].text must be a string, not 0."),
+        ("[7]", "references[0] must be an object, not 7."),
+        ("[]", "references must be at least 1 items long, not a list."),
+    ],
+)  # fmt: skip
+def test_error_in_list_describes_value_of_its_item(references: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_client_message(
+            f'{{"type":"context.create","context_id":"a","references":{references}}}'
+        )
+    assert caught.value.message == message
+
+
 @contextmanager
 def suppress_refusals() -> Iterator[list[RequestError]]:
     refusals: list[RequestError] = []
