@@ -49,16 +49,13 @@ def chars_within(frames: int, frame_s: float) -> int:
 
 @dataclass(slots=True)
 class Piece:
-    """Text that waits for the talker, and the flushes that wait for it.
-
-    ``before``: the tags in force that the text does not set itself. ``after``: the tags in force at
-    its end.
+    """Text that waits for the talker, and the flushes that wait for it. ``before``: the tags in
+    force that the text does not set itself.
     """
 
     text: str
     queued_at: float
     before: str = ""
-    after: str = ""
     ends_turn: bool = False
     flush_ids: list[str] = field(default_factory=list)
 
@@ -85,11 +82,22 @@ class PendingText:
 
     def add(self, text: str, now: float) -> None:
         """Add a complete piece of the current turn."""
+        self._pieces.append(Piece(text, now, self._pass(text, self._in_force)))
+
+    def delivery(self, parts: Sequence[str], before: str) -> list[str]:
+        """Return for each of ``parts``, which follow each other, the tags in force that it does not
+        set itself. ``before``: those of the first.
+        """
+        in_force = self._set_by(before)
+        return [self._pass(part, in_force) for part in parts]
+
+    def _pass(self, text: str, in_force: dict[str, str]) -> str:
+        """Return the tags ``in_force`` that ``text`` does not set itself; add its own to them."""
         spoken = self._lead.sub("", text, count=1)
         own = self._set_by(text.removesuffix(spoken))
-        before = "".join(tag for aspect, tag in self._in_force.items() if aspect not in own)
-        self._in_force |= self._set_by(text)
-        self._pieces.append(Piece(text, now, before, "".join(self._in_force.values())))
+        before = "".join(tag for aspect, tag in in_force.items() if aspect not in own)
+        in_force |= self._set_by(text)
+        return before
 
     def _set_by(self, text: str) -> dict[str, str]:
         """The delivery tags in ``text``, by aspect."""

@@ -395,15 +395,11 @@ class UtteranceQueue:
         """Split the text of the next generation into utterances and return the first."""
         pieces = self._pieces.take()
         first, whole = pieces[0], self._transcript.covering([piece.text for piece in pieces])
+        texts = self._part(whole) or [whole]
+        delivery = self._pieces.delivery(texts, first.before)
         parts = [
-            Utterance(
-                self._count + number,
-                text,
-                self._transcript.locate(text),
-                first.queued_at,
-                first.after if number else first.before,
-            )
-            for number, text in enumerate(self._part(whole) or [whole])
+            Utterance(number, text, self._transcript.locate(text), first.queued_at, tags)
+            for number, (text, tags) in enumerate(zip(texts, delivery, strict=True), self._count)
         ]
         parts[-1].flush_ids += [flush_id for piece in pieces for flush_id in piece.flush_ids]
         self._asked, self._asked_from = pieces, self._count

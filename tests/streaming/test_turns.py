@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from streaming.events import EndAsked, FlushAsked, Flushed, StartTalker, StopTalker, TextAppended
+from streaming.events import (
+    EndAsked,
+    FlushAsked,
+    Flushed,
+    StartTalker,
+    StopTalker,
+    TextAppended,
+)
+from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
 from streaming.turns import PendingText, TurnSettings, chars_within, speech_chars
 from tests.streaming.session_world import ROW_S, World, settings
@@ -108,6 +116,27 @@ def test_piece_repeats_delivery_in_force() -> None:
     assert before == [
         "", angry, "<|style:shouting|>", sad, f"{sad}<|prosody:speed_slow|>", "",
     ]  # fmt: skip
+
+
+def spelled_out(text: str) -> list[int]:
+    """Lengths of a text in which each word takes as long to say as ten letters."""
+    return [10 * len(text[:end].split()) for end in range(len(text) + 1)]
+
+
+def test_part_of_generation_has_delivery_in_force_where_it_begins() -> None:
+    segments = SegmentSettings(max_chars=90, spoken_lengths=spelled_out)
+    world = World(replace(turning(most=90), segments=segments))
+    world.hold = True
+    parts = [
+        "<|emotion:anger|>No! It is not, no. <|emotion:sadness|>I am so sorry.",
+        "It is a pity.",
+    ]
+    world.post(TextAppended(" ".join(parts)))
+    world.post(EndAsked())
+    world.hold = False
+    world.run()
+    assert world.talked == parts
+    assert world.delivered == ["", "<|emotion:sadness|>"]
 
 
 def test_pieces_are_spoken_separately_without_max_chars() -> None:
