@@ -80,6 +80,11 @@ class PendingText:
         """The last piece. IndexError if there is none."""
         return self._pieces[-1]
 
+    @property
+    def has_whole_turn(self) -> bool:
+        """Whether the end of a turn is among the pieces."""
+        return any(piece.ends_turn for piece in self._pieces)
+
     def add(self, text: str, now: float) -> None:
         """Add a complete piece of the current turn."""
         self._pieces.append(Piece(text, now, self._pass(text, self._in_force)))

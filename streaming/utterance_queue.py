@@ -143,7 +143,7 @@ class UtteranceQueue:
         """End the turn: its text is complete. If the talker was asked for part of it and has sent
         no rows yet, it is asked again, with the rest of the turn too.
         """
-        asked, talking = self._asked, self._talking
+        asked, talking, was_whole = self._asked, self._talking, self._pieces.has_whole_turn
         if not len(self._pieces):
             if asked:
                 asked[-1].ends_turn = True
@@ -151,6 +151,8 @@ class UtteranceQueue:
             return []
         self._pieces.end_turn()
         if talking is None or talking.rows or asked[-1].ends_turn or not self._joins_pieces:
+            return []
+        if was_whole:  # the talker was asked for all that fits
             return []
         if self._count > self._asked_from + 1:  # one of several utterances of that text
             return []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from streaming.errors import CapacityError
 from streaming.events import (
     EndAsked,
     FlushAsked,
@@ -13,6 +15,7 @@ from streaming.events import (
     StartTalker,
     StopTalker,
     TextAppended,
+    TimerFired,
 )
 from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
@@ -81,6 +84,31 @@ def test_long_turn_is_split_evenly() -> None:
     world.run()
     assert " ".join(world.talked) == " ".join(sentences)
     assert [text.count("sentence") for text in world.talked] == [5, 5]
+
+
+def test_talker_is_not_restarted_for_text_that_it_will_not_get() -> None:
+    session = Session(turning(most=100))
+    texts = [f"This is the sentence {letter * 7}. " for letter in "abcdefg"]
+    asked = starts(session, TextAppended("".join(texts)), FlushAsked("f"))
+    assert asked == [("", "".join(texts[:3]).strip())]
+    again = [FlushAsked("g"), FlushAsked("h"), TextAppended("More."), FlushAsked("i"), EndAsked()]
+    for event in again:
+        assert not [c for c in session.handle(event, 0.0) if isinstance(c, StopTalker)]
+
+
+def test_refused_flush_leaves_talker_as_it_is() -> None:
+    session = Session(turning(most=100))
+    text = "".join(f"This is the sentence {letter * 7}. " for letter in "abcdefg")
+    running: list[int] = []
+    events = [TextAppended(text), *(FlushAsked(str(number)) for number in range(65)), TimerFired()]
+    for event in events:
+        with suppress(CapacityError):
+            for command in session.handle(event, 0.0):
+                if isinstance(command, StartTalker):
+                    running.append(command.utterance)
+                elif isinstance(command, StopTalker):
+                    running.remove(command.utterance)
+    assert running == [0]
 
 
 def test_flush_ends_turn_and_its_delivery() -> None:
