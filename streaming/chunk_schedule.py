@@ -250,7 +250,9 @@ class ChunkSchedule:
         if not 0 < new_frames <= self._in_flight:
             raise ValueError(f"{new_frames} frames cannot have been sent")
         self._in_flight -= new_frames
-        self.dry_at = max(self.dry_at, now) + new_frames * self._settings.frame_s - trimmed_s
+        heard_s = new_frames * self._settings.frame_s - trimmed_s
+        if heard_s > _EPS:  # a chunk without sound does not begin the playback
+            self.dry_at = max(self.dry_at, now) + heard_s
 
     def decide(self, now: float) -> ChunkDecision:
         """Decide at ``now``. The decision is to wait while a window is in the codec."""
@@ -374,7 +376,9 @@ class ChunkSchedule:
 
     @property
     def _first_fixed(self) -> int | None:
-        return None if self._emitted else self._settings.first_chunk_frames
+        """Size of the present chunk if it is fixed. All are first chunks until one is heard."""
+        is_first = not self._emitted or self.dry_at == -inf
+        return self._settings.first_chunk_frames if is_first else None
 
     def _emit(self, new_frames: int, lookahead: int) -> ChunkDecision:
         rest = self._frames - self._emitted - new_frames

@@ -152,6 +152,21 @@ def test_schedule_starts_again_after_underrun() -> None:
     assert schedule.dry_at == pytest.approx(dry_at + 1.5 + first * FRAME_S)
 
 
+@pytest.mark.parametrize("now", [0.0, 0.1, 7.7, 12345.678])
+def test_chunk_that_is_trimmed_as_a_whole_does_not_begin_playback(now: float) -> None:
+    bounds = replace(BOUNDS, burst_s=0.2)
+    first = start_frames(SETTINGS, bounds, left_frames=0)
+    assert sustainable_frames(SETTINGS, bounds) < first - 1
+    schedule = ChunkSchedule(SETTINGS, bounds, is_trimmed=True)
+    schedule.on_frames(first + 2)
+    schedule.on_emitted(first, 2)
+    schedule.on_sent(first, now, first * FRAME_S)
+    schedule.on_frames(first - 1)
+    assert schedule.decide(now) == ChunkDecision(0, 0, inf)
+    schedule.on_frames(1)
+    assert schedule.decide(now).new_frames == first
+
+
 def test_new_bounds_are_used_at_once() -> None:
     schedule = ChunkSchedule(SETTINGS, replace(BOUNDS, burst_s=2.0))
     schedule.on_frames(30)

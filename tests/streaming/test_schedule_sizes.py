@@ -98,6 +98,11 @@ def test_fixed_first_chunk_size_applies_only_to_first_chunk() -> None:
         sent = speak(schedule, settings, rows, lambda frames, at: at + 0.01)
         assert sent[0].frames == 1
         assert max(item.frames for item in sent[1:]) > 1
+    silent = ChunkSchedule(settings, replace(BOUNDS, burst_s=0.2), is_trimmed=True)
+    silent.on_frames(5)
+    silent.on_emitted(1, 2)
+    silent.on_sent(1, 0.0, FRAME_S)  # not heard, so that another one is the first
+    assert silent.decide(0.0).new_frames == 1
     at_once = ChunkSchedule(settings, BOUNDS)
     at_once.on_frames(3)
     assert at_once.decide(0.0) == ChunkDecision(1, 2, inf)
