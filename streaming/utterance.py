@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -149,15 +150,16 @@ class Utterance:
         """Return the codec's next step. Call only while no window is being decoded."""
         if self._mode == "whole":
             window = self._whole_window()
-            return NextStep(window, max(dry_at, now), float("inf"))
+            return NextStep(window, max(dry_at, now), inf)
         if self.frames == self._chunker.emitted:
-            return NextStep(None, 0.0, float("inf"))
+            return NextStep(None, 0.0, inf)
         decision = self._schedule.decide(now)
         if not decision.new_frames:
             return NextStep(None, 0.0, decision.wake_at)
         incomplete = self._reader.incomplete(decision.incomplete)
         window = self._chunker.take(decision.new_frames, decision.lookahead, incomplete)
-        deadline = dry_at if self.frames_sent else max(dry_at, now)
+        is_heard = self.frames_sent and dry_at > -inf  # not all of it was trimmed
+        deadline = dry_at if is_heard else max(dry_at, now)
         self._schedule.on_emitted(window.new_frames, decision.lookahead)
         self.decoding = window
         return NextStep(window, deadline, now)

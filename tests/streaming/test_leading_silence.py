@@ -70,3 +70,11 @@ def test_first_chunk_is_longer_by_trimmed_silence() -> None:
     first, longer = (world.windows[0].window.new_frames for world in (plain, trimmed))
     assert longer == first + 3
     assert not any(audio.late for audio in trimmed.sent)
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_window_after_trimmed_silence_is_not_due_before_all_others(foreseen: bool) -> None:
+    world = spoken(25, 2.0, foreseen=foreseen)
+    deadlines = [one.deadline for one in world.windows]
+    assert deadlines == sorted(deadlines)
+    assert deadlines[0] > 0
