@@ -97,7 +97,11 @@ class TensorFiles:
         for file, wanted in by_file.items():
             with _opened(self.folder / file) as handle:
                 for name in wanted:
-                    tensors[name] = handle.get_tensor(self.prefix + name).to(torch.float32)
+                    try:
+                        tensor = handle.get_tensor(self.prefix + name)
+                    except SafetensorError as error:  # the index is of another file
+                        raise CheckpointError(f"{file} lacks {self.prefix + name}") from error
+                    tensors[name] = tensor.to(torch.float32)
         return tensors
 
 

@@ -171,6 +171,10 @@ def test_checkpoint_in_shards_is_read(tmp_path: Path, tiny_tensors: Tensors) -> 
     path.write_text(json.dumps({"weight_map": index}))
     with pytest.raises(CheckpointError, match="part-9"):
         loaded(folder)
+    index[BUNDLED_PREFIX + "fc2.bias"] = f"part-{1 - names.index('fc2.bias') % 2}.safetensors"
+    path.write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(CheckpointError, match=r"part-\d.safetensors lacks .*fc2.bias"):
+        loaded(folder)
 
 
 def test_checkpoint_reads_only_decoder_tensors(
