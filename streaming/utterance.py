@@ -7,34 +7,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
-from streaming.delay import RowLayout
+from streaming.chunk_schedule import ChunkSchedule
+from streaming.events import Decode
 from streaming.ports import TalkerRows
-from streaming.spec import CodecSpec, Codes
+from streaming.spec import Codes
 from streaming.window import DecodeWindow, SlidingWindowChunker
 from streaming.word_timing import WordTracker
+
+if TYPE_CHECKING:
+    from streaming.utterance_queue import QueueSettings
 
 Mode = Literal["chunked", "whole"]
 #: An upper estimate: speech has about 14 characters and 25 frames per second. It matters only if
 #: the talker is slower than playback.
 _SHORTEST_FRAMES, _FRAMES_PER_CHARACTER = 25, 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """A window to decode now and its deadline, or when to ask again."""
-
-    window: DecodeWindow | None
-    deadline: float
-    wake_at: float
 
 
 class Utterance:
@@ -61,31 +53,23 @@ class Utterance:
         self.words: WordTracker | None = None
 
     def start(
-        self,
-        codec: CodecSpec,
-        schedule: ScheduleSettings,
-        mode: Mode,
-        bounds: PaceBounds,
-        dry_at: float,
-        now: float,
-        heard_rate: float,
-        layout: RowLayout = RowLayout.DELAYED,
-        *,
-        is_trimmed: bool = False,
+        self, settings: QueueSettings, dry_at: float, now: float, *, is_trimmed: bool
     ) -> None:
         """Start the generation. ``dry_at``: when the listener runs out of earlier audio.
-        ``heard_rate``: codec samples played per second. ``layout``: the talker's row layout.
         ``is_trimmed``: silence at the beginning will be left out.
         """
         self.started_at = now
-        self._codec, self._heard_rate = codec, heard_rate
-        self._mode = mode
-        self._delay_rows = layout.delay_rows(codec)
-        self._reader = layout.reader(codec)
+        self._settings, codec, schedule = settings, settings.codec, settings.schedule
+        self._delay_rows = settings.layout.delay_rows(codec)
+        self._reader = settings.layout.reader(codec)
         self._chunker = SlidingWindowChunker(schedule.left_context_frames, codec.history_frames)
         expected = _SHORTEST_FRAMES + int(len(self.text) * _FRAMES_PER_CHARACTER)
         self._schedule = ChunkSchedule(
-            schedule, bounds, dry_at=dry_at, expected_frames=expected, is_trimmed=is_trimmed
+            schedule,
+            settings.bounds(),
+            dry_at=dry_at,
+            expected_frames=expected,
+            is_trimmed=is_trimmed,
         )
         self._collected: list[Codes] = []
 
@@ -113,7 +97,7 @@ class Utterance:
         frames = self._reader.push_rows(batch.rows)
         self.rows += len(batch.rows)
         self.frames += len(frames)
-        if self._mode == "whole":
+        if self._settings.mode == "whole":
             self._collected.append(frames)
         else:
             self._chunker.push(frames)
@@ -126,8 +110,9 @@ class Utterance:
         """Track the words of these rows. Each row begins a frame, except those after the end."""
         if self.words is None:
             start = self.text_end - len(self.text)
-            self.words = WordTracker(self.text, start, self._codec, self._heard_rate)
-        self.words.push(spoken[rows[:, 0] < self._codec.codebook_sizes[0]])
+            mine = self._settings
+            self.words = WordTracker(self.text, start, mine.codec, mine.heard_rate)
+        self.words.push(spoken[rows[:, 0] < self._settings.codec.codebook_sizes[0]])
 
     def skip(self) -> None:
         """Mark the utterance as having nothing to speak."""
@@ -135,44 +120,45 @@ class Utterance:
 
     def _finish(self) -> None:
         self.generated = True
-        if self._mode == "chunked":
+        if self._settings.mode == "chunked":
             self._chunker.finish()
             self._schedule.on_finished()
 
-    def renew(self, bounds: Callable[[], PaceBounds]) -> None:
+    def renew(self) -> None:
         """Plan the first chunk with newer bounds, since other streams may have begun meanwhile.
         Later chunks get newer bounds with each send.
         """
-        if self._mode == "chunked" and not self.frames_sent:
-            self._schedule.update_bounds(bounds())
+        if self._settings.mode == "chunked" and not self.frames_sent:
+            self._schedule.update_bounds(self._settings.bounds())
 
-    def next_step(self, dry_at: float, now: float) -> NextStep:
-        """Return the codec's next step. Call only while no window is being decoded."""
-        if self._mode == "whole":
-            window = self._whole_window()
-            return NextStep(window, max(dry_at, now), inf)
+    def next_window(self, dry_at: float, now: float) -> tuple[Decode | None, float]:
+        """Return the next window to decode; if there is none yet, when to ask again. Call only
+        while no window is being decoded.
+        """
+        if self._settings.mode == "whole":
+            return self._whole_window(max(dry_at, now)), inf
         if self.frames == self._chunker.emitted:
-            return NextStep(None, 0.0, inf)
+            return None, inf
         decision = self._schedule.decide(now)
         if not decision.new_frames:
-            return NextStep(None, 0.0, decision.wake_at)
+            return None, decision.wake_at
         incomplete = self._reader.incomplete(decision.incomplete)
         window = self._chunker.take(decision.new_frames, decision.lookahead, incomplete)
         is_heard = self.frames_sent and dry_at > -inf  # not all of it was trimmed
         deadline = dry_at if is_heard else max(dry_at, now)
         self._schedule.on_emitted(window.new_frames, decision.lookahead)
         self.decoding = window
-        return NextStep(window, deadline, now)
+        return Decode(self.index, window, deadline), inf
 
-    def _whole_window(self) -> DecodeWindow | None:
+    def _whole_window(self, deadline: float) -> Decode | None:
         if not self.generated or not self.frames or self.frames_sent:
             return None
         codes = np.ascontiguousarray(np.concatenate(self._collected).T)
         self._collected.clear()
         self.decoding = DecodeWindow(codes, 0, self.frames, 0, is_last=True)
-        return self.decoding
+        return Decode(self.index, self.decoding, deadline)
 
-    def on_sent(self, bounds: PaceBounds, now: float, trimmed_samples: int = 0) -> None:
+    def on_sent(self, now: float, trimmed_samples: int = 0) -> None:
         """Record that the window in flight was sent, except for its first ``trimmed_samples``, and
         continue with newer bounds.
         """
@@ -180,6 +166,6 @@ class Utterance:
             raise RuntimeError("no window is being decoded")
         new_frames, self.decoding = self.decoding.new_frames, None
         self.frames_sent += new_frames
-        if self._mode == "chunked":
-            self._schedule.update_bounds(bounds)
-            self._schedule.on_sent(new_frames, now, trimmed_samples / self._heard_rate)
+        if self._settings.mode == "chunked":
+            self._schedule.update_bounds(self._settings.bounds())
+            self._schedule.on_sent(new_frames, now, trimmed_samples / self._settings.heard_rate)

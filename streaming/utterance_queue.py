@@ -20,7 +20,6 @@ from streaming.delay import RowLayout
 from streaming.errors import CapacityError, ErrorCode
 from streaming.events import (
     Command,
-    Decode,
     Event,
     Flushed,
     PauseTalker,
@@ -223,7 +222,7 @@ class UtteranceQueue:
         offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
         self.stopwatch.on_audio(samples, max(now, dry_at))
         self.playback.on_sent(len(samples), now, continues=continues)
-        head.on_sent(self._settings.bounds(), now, trimmed)
+        head.on_sent(now, trimmed)
         words = head.words.on_sent(whole, offset, trimmed) if head.words else []
         if not len(samples):
             return self._tell_words(words)
@@ -376,17 +375,8 @@ class UtteranceQueue:
             # While a backlog is being sent, each send asks again; the clock alone would not.
             return [], room_at if room_at > now else NEVER
         waiting = waiting or self._take_text()
-        waiting.start(
-            mine.codec,
-            mine.schedule,
-            mine.mode,
-            mine.bounds(),
-            playback.dry_at + backlog_s,
-            now,
-            mine.heard_rate,
-            mine.layout,
-            is_trimmed=not self.sent_samples and mine.trim_samples > 0,
-        )
+        is_trimmed = not self.sent_samples and mine.trim_samples > 0
+        waiting.start(mine, playback.dry_at + backlog_s, now, is_trimmed=is_trimmed)
         self._talking = waiting
         self._is_paused, self._rows_at_once = False, 1
         self.stopwatch.on_talker_start(now, is_first=waiting.index == 0)
@@ -419,11 +409,9 @@ class UtteranceQueue:
             credit_at = self.playback.when_credit(now, limit_s, 0.0)
             self._is_unread |= credit_at == NEVER
             return [], credit_at
-        head.renew(self._settings.bounds)
-        step = head.next_step(self.playback.dry_at, now)
-        if step.window is None:
-            return [], step.wake_at
-        return [Decode(head.index, step.window, step.deadline)], NEVER
+        head.renew()
+        decode, wake_at = head.next_window(self.playback.dry_at, now)
+        return [decode] if decode else [], wake_at
 
 
 def rows_at_once(present: int, delay_s: float, row_s: float) -> int:
