@@ -30,10 +30,6 @@ from codec.family import CheckpointError, CodecFamily, Conversion
 _PATIENCE_S = 1800.0
 
 
-class ConversionError(CheckpointError):
-    """The pickle is not such a codec, or cannot be converted. Nothing has been written."""
-
-
 @dataclass(frozen=True, slots=True)
 class Converted:
     """Result of a conversion. ``left_out``: number of the pickle's tensors that are not needed."""
@@ -48,19 +44,17 @@ def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -
     """Convert the pickle in ``folder`` to safetensors in ``out``, or beside it.
 
     The family is found by the pickle's file name. ``config.json`` is copied if ``out`` is another
-    folder. Raises ConversionError.
+    folder. Raises CheckpointError if the pickle is not such a codec, or cannot be converted; then
+    nothing has been written.
     """
     if not folder.is_dir():
-        raise ConversionError(f"{folder} is no folder")
+        raise CheckpointError(f"{folder} is no folder")
     family, conversion = _choose(folder)
     target_folder = folder if out is None else out
     target = target_folder / conversion.target
     if target.exists() and not overwrite:
-        raise ConversionError(f"{target} exists already")
-    try:
-        config = read_config(folder)
-    except CheckpointError as error:
-        raise ConversionError(str(error)) from error
+        raise CheckpointError(f"{target} exists already")
+    config = read_config(folder)
     try:
         target_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".convert-", dir=target_folder) as scratch:
@@ -73,7 +67,7 @@ def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -
                 (target_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
             made.replace(target)
     except OSError as error:
-        raise ConversionError(f"{target} cannot be written: {error.strerror}") from error
+        raise CheckpointError(f"{target} cannot be written: {error.strerror}") from error
     return Converted(family, target, len(report["shapes"]), report["left_out"])
 
 
@@ -82,7 +76,7 @@ def _choose(folder: Path) -> tuple[CodecFamily, Conversion]:
         if family.conversion is not None and (folder / family.conversion.source).is_file():
             return family, family.conversion
     known = ", ".join(f.conversion.source for f in FAMILIES if f.conversion is not None)
-    raise ConversionError(f"{folder} has none of the pickles that can be converted: {known}")
+    raise CheckpointError(f"{folder} has none of the pickles that can be converted: {known}")
 
 
 def _run_child(
@@ -102,25 +96,22 @@ def _run_child(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ConversionError(f"{source} was not converted within {_PATIENCE_S:.0f} s") from error
+        raise CheckpointError(f"{source} was not converted within {_PATIENCE_S:.0f} s") from error
     report: object = None
     with contextlib.suppress(ValueError):
         report = json.loads(done.stdout)
     if not isinstance(report, dict):
-        raise ConversionError(f"{source} cannot be converted: its reader ended ({done.returncode})")
+        raise CheckpointError(f"{source} cannot be converted: its reader ended ({done.returncode})")
     if "error" in report:
-        raise ConversionError(f"{source} cannot be converted: {report['error']}")
+        raise CheckpointError(f"{source} cannot be converted: {report['error']}")
     return report
 
 
 def _check(made: Path, conversion: Conversion, report: Mapping[str, Any]) -> None:
-    """Raise ConversionError unless the file has the expected tensors, by its header."""
-    try:
-        found = TensorFiles.open(made.parent, conversion.target)
-    except CheckpointError as error:
-        raise ConversionError(str(error)) from error
+    """Raise CheckpointError unless the file has the expected tensors, by its header."""
+    found = TensorFiles.open(made.parent, conversion.target)
     if found.files.keys() != report["shapes"].keys():
-        raise ConversionError("the converted file has other tensors than it should")
+        raise CheckpointError("the converted file has other tensors than it should")
 
 
 def _sync(path: Path) -> None:

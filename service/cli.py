@@ -214,8 +214,9 @@ def convert(
 ) -> None:
     """Convert a codec's pickle to safetensors; it is read in a sandboxed process."""
     from codec import convert as conversion
+    from codec.family import CheckpointError
 
-    with failing(Exit.FAILED, conversion.ConversionError):
+    with failing(Exit.FAILED, CheckpointError):
         done = conversion.convert(folder, out, overwrite=overwrite)
     if done.family.licence:
         typer.echo(done.family.licence, err=True)

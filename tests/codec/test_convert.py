@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from codec import convert as module
 from codec.checkpoint import read_config
-from codec.convert import ConversionError, convert
+from codec.convert import convert
 from codec.convert_child import convert_file
 from codec.families import fish, higgs, open_codec
 from codec.families.fish.config import decoder_shapes, encoder_shapes
@@ -80,7 +80,7 @@ def test_convert_writes_into_another_folder(tmp_path: Path) -> None:
     assert (done.family.name, done.left_out) == ("fish_s2", 6)
     assert done.tensors == len(decoder_shapes(TINY) | encoder_shapes(TINY))
     assert open_codec(str(out)).family.name == "fish_s2"
-    with pytest.raises(ConversionError, match="exists already"):
+    with pytest.raises(CheckpointError, match="exists already"):
         convert(source, out)
 
 
@@ -133,7 +133,7 @@ class Trap:
 
 def test_convert_refuses_pickle_that_runs_code(tmp_path: Path) -> None:
     torch.save(published_state() | {"extra": Trap(tmp_path / "sprung")}, tmp_path / "codec.pth")
-    with pytest.raises(ConversionError, match="more than tensors"):
+    with pytest.raises(CheckpointError, match="more than tensors"):
         convert(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["codec.pth"]
 
@@ -181,15 +181,15 @@ def test_convert_file_refuses_invalid_file(tmp_path: Path, data: bytes) -> None:
 
 
 def test_convert_refuses_folder_without_pickle(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match=r"model\.pth, codec\.pth"):
+    with pytest.raises(CheckpointError, match=r"model\.pth, codec\.pth"):
         convert(tmp_path)
-    with pytest.raises(ConversionError, match="is no folder"):
+    with pytest.raises(CheckpointError, match="is no folder"):
         convert(tmp_path / "nowhere")
 
 
 def test_convert_reports_reader_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_codec_pth(tmp_path)
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
-    with pytest.raises(ConversionError, match=r"its reader ended \(1\)"):
+    with pytest.raises(CheckpointError, match=r"its reader ended \(1\)"):
         convert(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["codec.pth"]
