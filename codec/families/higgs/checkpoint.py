@@ -9,7 +9,8 @@ configuration has no model type. The original is published as a pickle, ``model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,8 +63,11 @@ class HiggsCheckpoint:
 
     def can_encode(self) -> bool:
         """Whether the checkpoint has everything that encoding needs; reads no tensors."""
-        shapes = encoder_shapes(self.encoder_config())
-        return all(self.tensors.has(name, self._names) for name in shapes)
+        return all(map(self.has, encoder_shapes(self.encoder_config())))
+
+    def has(self, key: str) -> bool:
+        """Whether a tensor is stored, under any of its names."""
+        return self.tensors.has(key, self._names)
 
     def decoder_tensors(self) -> dict[str, Tensor]:
         """Read the tensors of ``decoder_shapes``. Raises CheckpointError."""
@@ -104,17 +108,17 @@ def find_higgs(
     if not any((folder / name).is_file() for name in _FILES):
         raise CheckpointError(_unconverted(folder))
     tensors = TensorFiles.open(folder)
-    sizes = parse_config(_as_converted(config) if is_original else config, 1)
-    stored = _count(tensors, sizes)
+    raw = _as_converted(config) if is_original else config
+    sizes = parse_config(raw, config.get("n_q") if is_original else None)
+    found = HiggsCheckpoint(tensors, sizes, raw)
+    stored = _count(found.has)
     if not stored:
         raise CheckpointError(
             f"{folder} is said to hold a Higgs codec, but model.safetensors has no quantizer: "
             f"a talker's weights, it seems. {_CONVERTED}"
         )
-    raw = _as_converted(config) if is_original else config
-    listed = parse_config(raw, config.get("n_q") if is_original else None).num_codebooks
-    sizes = replace(sizes, num_codebooks=spoken or min(stored, listed))
-    return HiggsCheckpoint(tensors, sizes, raw)
+    sizes = replace(sizes, num_codebooks=spoken or min(stored, sizes.num_codebooks))
+    return replace(found, config=sizes)
 
 
 def _unconverted(folder: Path) -> str:
@@ -150,10 +154,7 @@ def plan_conversion(stored: Shapes, config: Mapping[str, Any]) -> TensorPlan:
     def has(key: str) -> bool:
         return any(all(name in stored for name in parts) for parts in names(key))
 
-    count = 0
-    while has(f"quantizer.quantizers.{count}.codebook.embed"):
-        count += 1
-    sizes = replace(sizes, num_codebooks=max(1, count))
+    sizes = replace(sizes, num_codebooks=max(1, _count(has)))
     shapes = decoder_shapes(sizes)
     with contextlib.suppress(CheckpointError):
         encoder = encoder_shapes(parse_encoder_config(raw, sizes))
@@ -162,14 +163,10 @@ def plan_conversion(stored: Shapes, config: Mapping[str, Any]) -> TensorPlan:
     return TensorPlan(shapes, names, {})
 
 
-def _count(tensors: TensorFiles, sizes: CodecConfig) -> int:
+def _count(has: Callable[[str], bool]) -> int:
     """Return the number of quantizers stored."""
-    count, blocks = 0, len(sizes.ratios)
-    while tensors.has(
-        f"quantizer.quantizers.{count}.codebook.embed", lambda key: stored_names(key, blocks)
-    ):
-        count += 1
-    return count
+    names = (f"quantizer.quantizers.{number}.codebook.embed" for number in itertools.count())
+    return sum(1 for _ in itertools.takewhile(has, names))
 
 
 def _as_converted(config: Mapping[str, Any]) -> dict[str, Any]:
