@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streaming.segmenter import is_wide
-
 #: Characters per second of the slowest speech that control tags produce.
 _SLOW_CHARS_PER_S = 8.0
 #: Spoken length in letters of a CJK character (a syllable) and of a digit.
@@ -36,9 +34,9 @@ class TurnSettings:
 def speech_chars(text: str) -> int:
     """Spoken length of ``text``: the number of letters that take about as long to say."""
     return len(text) + sum(
-        _WIDE - 1 if is_wide(char) or "\uac00" <= char <= "\ud7a3" else _DIGIT - 1
+        _DIGIT - 1 if char.isdigit() else _WIDE - 1
         for char in text
-        if char.isdigit() or char >= "\u3040"
+        if char.isdigit() or (char >= "\u3040" and char.isalnum())
     )
 
 

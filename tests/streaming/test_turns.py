@@ -179,8 +179,10 @@ def test_pieces_are_spoken_separately_without_max_chars() -> None:
 
 def test_speech_chars_counts_spoken_length() -> None:
     assert speech_chars("Hello.") == 6
-    assert speech_chars("你好") == speech_chars("안녕") == 6
-    assert speech_chars("24") == 8
+    assert speech_chars("你好") == speech_chars("안녕") == speech_chars("ｱｲ") == 6
+    assert speech_chars("24") == speech_chars("２４") == 8
+    assert speech_chars("好，好！") == 8
+    assert speech_chars("Ok \N{GRINNING FACE}") == 4
     assert chars_within(2048, 0.04) == 655
 
 
