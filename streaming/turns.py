@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 #: Characters per second of the slowest speech that control tags produce.
 _SLOW_CHARS_PER_S = 8.0
@@ -48,12 +49,13 @@ def chars_within(frames: int, frame_s: float) -> int:
 @dataclass(slots=True)
 class Piece:
     """Text that waits for the talker, and the flushes that wait for it. ``before``: the tags in
-    force that the text does not set itself.
+    force that the text does not set itself. ``length``: as ``speech_chars`` counts.
     """
 
     text: str
     queued_at: float
-    before: str = ""
+    before: str
+    length: int
     ends_turn: bool = False
     flush_ids: list[str] = field(default_factory=list)
 
@@ -85,7 +87,8 @@ class PendingText:
 
     def add(self, text: str, now: float) -> None:
         """Add a complete piece of the current turn."""
-        self._pieces.append(Piece(text, now, self._pass(text, self._in_force)))
+        before = self._pass(text, self._in_force)
+        self._pieces.append(Piece(text, now, before, speech_chars(text)))
 
     def delivery(self, parts: Sequence[str], before: str) -> list[str]:
         """Return for each of ``parts``, which follow each other, the tags in force that it does not
@@ -123,7 +126,7 @@ class PendingText:
         """
         ends = (number for number, piece in enumerate(self._pieces, 1) if piece.ends_turn)
         count = next(ends, 1) if self._most else 1
-        lengths = [speech_chars(self._pieces[number].text) for number in range(count)]
+        lengths = [piece.length for piece in islice(self._pieces, count)]
         even = sum(lengths) / -(-sum(lengths) // self._most) if count > 1 else 0.0
         taken, length = [self._pieces.popleft()], lengths[0]
         for more in lengths[1:]:
