@@ -159,10 +159,7 @@ class DelayReverter:
         has_special = _check(rows, self._num_codebooks, self._codebook_size)
         if self.ended:
             return rows[:0].copy()
-        return self._padded(self._complete(rows[:, : self._heard], has_special))
-
-    def _padded(self, frames: Codes) -> Codes:
-        """Add the codes of the inert codebooks."""
+        frames = self._complete(rows[:, : self._heard], has_special)
         inert = self._num_codebooks - self._heard
         return np.pad(frames, ((0, 0), (0, inert))) if inert else frames
 

@@ -291,7 +291,7 @@ class PaceEstimator:
         if self._live.pop(id(stream), None) is None or stream.rows < _WARM_ROWS:
             return
         slot = self._closed % _PACE_MEMORY
-        self._about[slot] = self.now, stream.streams_beside, stream.elapsed_s / stream.rows
+        self._about[slot] = self.now, stream.streams_beside, stream.row_s
         self._lateness_s[slot] = stream.lateness_s
         self._closed += 1
 
@@ -369,7 +369,7 @@ class PaceEstimator:
         row_s = about[:, 2].tolist()
         under_way = [stream for stream in self._live.values() if stream.rows >= _WARM_ROWS]
         if under_way:
-            row_s += [stream.elapsed_s / stream.rows for stream in under_way]
+            row_s += [stream.row_s for stream in under_way]
             lateness_s = np.concatenate([lateness_s, [s.lateness_s for s in under_way]])
         return lateness_s, float(np.median(row_s)) if row_s else 0.0
 
