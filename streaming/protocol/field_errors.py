@@ -175,7 +175,7 @@ def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str | in
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
     expected = _EXPECTED.match(complaint)
     if expected is None:
-        return "of another kind"
+        return "a number in range" if "out of range" in complaint else "of another kind"
     types = [_TYPES.get(one.strip(), one.strip()) for one in expected[1].split("|")]
     types = [one for one in types if one != "null"] or types
     if expected[3] is None:

@@ -102,19 +102,21 @@ def test_invalid_message_error_has_code_and_names_field(
 
 
 @pytest.mark.parametrize(
-    ("references", "message"),
+    ("field", "message"),
     [
-        ('[{"audio":5}]', "references[0].audio must be a string, not 5."),
-        ('[{"audio":"a"},{"audio":"b","text":0}]', "references[1].text must be a string, not 0."),
-        ("[7]", "references[0] must be an object, not 7."),
-        ("[]", "references must be at least 1 items long, not a list."),
+        ('"references":[{"audio":5}]', "references[0].audio must be a string, not 5."),
+        (
+            '"references":[{"audio":"a"},{"audio":"b","text":0}]',
+            "references[1].text must be a string, not 0.",
+        ),
+        ('"references":[7]', "references[0] must be an object, not 7."),
+        ('"references":[]', "references must be at least 1 items long, not a list."),
+        ('"audio":{"speed":1e999}', "audio.speed must be a number in range, not inf."),
     ],
-)  # fmt: skip
-def test_error_in_list_describes_value_of_its_item(references: str, message: str) -> None:
+)
+def test_invalid_message_error_describes_value(field: str, message: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parse_client_message(
-            f'{{"type":"context.create","context_id":"a","references":{references}}}'
-        )
+        parse_client_message(f'{{"type":"context.create","context_id":"a",{field}}}')
     assert caught.value.message == message
 
 
