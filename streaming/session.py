@@ -45,7 +45,8 @@ from streaming.report import ContextReport
 from streaming.segmenter import Segmenter, SegmentSettings
 from streaming.transcript import Transcript
 from streaming.turns import TurnSettings
-from streaming.utterance_queue import NEVER, QueueSettings, UtteranceQueue
+from streaming.utterance import QueueSettings
+from streaming.utterance_queue import NEVER, UtteranceQueue
 
 
 class State(Enum):

@@ -7,26 +7,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from streaming.chunk_schedule import ChunkSchedule
+from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.delay import RowLayout
 from streaming.events import Decode
 from streaming.ports import TalkerRows
-from streaming.spec import Codes
+from streaming.spec import CodecSpec, Codes
 from streaming.window import DecodeWindow, SlidingWindowChunker
 from streaming.word_timing import WordTracker
-
-if TYPE_CHECKING:
-    from streaming.utterance_queue import QueueSettings
 
 Mode = Literal["chunked", "whole"]
 #: An upper estimate: speech has about 14 characters and 25 frames per second. It matters only if
 #: the talker is slower than playback.
 _SHORTEST_FRAMES, _FRAMES_PER_CHARACTER = 25, 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Settings of a context's speech. ``bounds`` returns the pace measured at present. Audio may
+    run ahead of playback by ``max_lead_s``. The codec's samples are played at ``speed`` times their
+    own speed; they are stretched outside the session. ``layout``: the talker's row layout.
+    ``trim_samples``: the most samples of silence that are left out at the beginning of a context.
+    """
+
+    codec: CodecSpec
+    schedule: ScheduleSettings
+    bounds: Callable[[], PaceBounds]
+    mode: Mode = "chunked"
+    max_lead_s: float = 10.0
+    speed: float = 1.0
+    layout: RowLayout = RowLayout.DELAYED
+    trim_samples: int = 0
+
+    @property
+    def heard_rate(self) -> float:
+        """Codec samples played per second."""
+        return self.codec.sample_rate * self.speed
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds for which a frame is played."""
+        return self.codec.frame_s / self.speed
 
 
 class Utterance:

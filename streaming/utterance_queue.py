@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.chunk_schedule import PaceBounds, ScheduleSettings
-from streaming.delay import RowLayout
 from streaming.errors import CapacityError, ErrorCode
 from streaming.events import (
     Command,
@@ -34,10 +31,10 @@ from streaming.events import (
 from streaming.playback import PlaybackClock
 from streaming.ports import Arrival, RowDemand, TalkerRows
 from streaming.report import QUIET, Stopwatch, leading_silence
-from streaming.spec import CodecSpec, Samples
+from streaming.spec import Samples
 from streaming.transcript import Transcript
 from streaming.turns import PendingText, Piece, TurnSettings
-from streaming.utterance import Mode, Utterance
+from streaming.utterance import QueueSettings, Utterance
 from streaming.word_timing import WordTiming
 
 NEVER = float("inf")
@@ -55,34 +52,6 @@ _AT_ONCE = (8, 4)
 _UNREAD_S = 2.0
 #: Maximum number of flushes that may wait for one utterance.
 _MOST_FLUSHES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """Settings of a context's speech. ``bounds`` returns the pace measured at present. Audio may
-    run ahead of playback by ``max_lead_s``. The codec's samples are played at ``speed`` times their
-    own speed; they are stretched outside the session. ``layout``: the talker's row layout.
-    ``trim_samples``: the most samples of silence that are left out at the beginning of a context.
-    """
-
-    codec: CodecSpec
-    schedule: ScheduleSettings
-    bounds: Callable[[], PaceBounds]
-    mode: Mode = "chunked"
-    max_lead_s: float = 10.0
-    speed: float = 1.0
-    layout: RowLayout = RowLayout.DELAYED
-    trim_samples: int = 0
-
-    @property
-    def heard_rate(self) -> float:
-        """Codec samples played per second."""
-        return self.codec.sample_rate * self.speed
-
-    @property
-    def frame_s(self) -> float:
-        """Seconds for which a frame is played."""
-        return self.codec.frame_s / self.speed
 
 
 class UtteranceQueue:

@@ -23,7 +23,7 @@ from streaming.protocol.messages import ContextCreate
 from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
 from streaming.turns import TurnSettings, chars_within
-from streaming.utterance_queue import QueueSettings
+from streaming.utterance import QueueSettings
 
 #: Silence that replaces a text that cannot be spoken, if that is no error.
 _SILENCE_S = 0.2

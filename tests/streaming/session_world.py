@@ -24,8 +24,7 @@ from streaming.events import (
 from streaming.ports import TalkerRows
 from streaming.session import Session, SessionSettings
 from streaming.spec import CodecSpec, Codes
-from streaming.utterance import Mode
-from streaming.utterance_queue import QueueSettings
+from streaming.utterance import Mode, QueueSettings
 
 SPEC = CodecSpec(24_000, 960, (1024,) * 4, 3, 3)
 ROW_S = 0.005

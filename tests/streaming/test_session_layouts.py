@@ -23,7 +23,7 @@ from streaming.events import (
 from streaming.ports import TalkerRows
 from streaming.session import Session, SessionSettings
 from streaming.spec import CodecSpec, Codes
-from streaming.utterance_queue import QueueSettings
+from streaming.utterance import QueueSettings
 from streaming.window import DecodeWindow
 
 SPEC = CodecSpec(24_000, 6, (60, 20, 20), 2, 0, history_frames=9)

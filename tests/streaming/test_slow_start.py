@@ -25,7 +25,7 @@ from streaming.events import (
 from streaming.ports import TalkerRows
 from streaming.session import Session, SessionSettings
 from streaming.spec import CodecSpec
-from streaming.utterance_queue import QueueSettings
+from streaming.utterance import QueueSettings
 
 SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 FRAMES = 300
