@@ -31,7 +31,7 @@ from codec.messages import (
     window_of,
 )
 from codec.warmup import grouping_of, later_windows, measure_cost, meet_first_windows
-from ipc.child import ChildLink
+from ipc.child import ChildLink, LinkClosed
 from ipc.framing import Stop
 from streaming.ports import CodecDecoder
 from streaming.spec import Samples
@@ -108,7 +108,9 @@ class DecodeLoop:
         unmet: Sequence[DecodeWindow] = (),
         fatal: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._link, self._decoder, self._clips, self._fatal = link, decoder, clips, fatal
+        self._link, self._decoder, self._clips = link, decoder, clips
+        #: Errors that no window has caused.
+        self._fatal: tuple[type[Exception], ...] = (*fatal, LinkClosed)
         self._heap, self._unmet = HeapTrimmer(), deque(unmet)
         self._queue = DeadlineQueue(decoder.spec, cost, limits, grouping_of(decoder))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -154,6 +154,29 @@ def test_worker_ends_on_device_error() -> None:
     with pytest.raises(torch.AcceleratorError):
         loop.run()
     assert link.answers(Failed) == []
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_worker_ends_when_stopped_while_it_recomputes_state(windows: int) -> None:
+    class Stateful(FakeDecoder):
+        def catch_up(self, window: DecodeWindow) -> Iterator[None]:
+            yield
+
+    class StoppedLink(ScriptedLink):
+        """Closes at the second turn, and has nothing to read after that, as after a Stop."""
+
+        def receive(self, *, wait: bool) -> list[Decode | Cancel]:
+            if len(self.waited) == 1:
+                self.waited.append(wait)
+                raise LinkClosed
+            return super().receive(wait=wait)
+
+    link = StoppedLink([[message(id) for id in range(windows)]])
+    loop = DecodeLoop(link, Stateful(SPEC), DecodeCost(0.0, 0.0), BatchLimits())
+    with pytest.raises(LinkClosed):
+        loop.run()
+    assert [type(sent) for sent in link.sent] == [Decoding]
+    assert link.waited == [True, False]
 
 
 def test_worker_waits_for_messages_only_when_idle() -> None:
