@@ -166,6 +166,9 @@ class DeadlineQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
+    def __contains__(self, job: Job) -> bool:
+        return self._jobs.get(job.id) is job
+
     def add(
         self, id: int, window: DecodeWindow, deadline_s: float, now: float, *,
         alone: bool = False, begins: bool = False,
@@ -215,7 +218,7 @@ class DeadlineQueue:
 
         Return whether it is done. A job that was cancelled meanwhile is never done.
         """
-        if self._jobs.get(job.id) is not job:
+        if job not in self:
             return False
         job.samples.append(samples)
         if job.is_done:

@@ -157,7 +157,8 @@ class DecodeLoop:
             if job.started_s is None:
                 job.started_s = began
         try:
-            self._catch_up(batch)
+            if not (batch := self._catch_up(batch)):
+                return
             rows = self._decoder.decode_windows([job.next_piece for job in batch])
         except self._fatal:
             raise
@@ -171,15 +172,19 @@ class DecodeLoop:
             if self._queue.finish(job, samples, now):
                 self._answer(job)
 
-    def _catch_up(self, batch: list[Job]) -> None:
+    def _catch_up(self, batch: list[Job]) -> list[Job]:
         """Recompute lost states. This takes seconds on a CPU, so meanwhile tell the gateway that
-        this process is alive, and accept new work.
+        this process is alive, and accept new work. Returns the jobs not cancelled meanwhile.
         """
-        if isinstance(self._decoder, StatefulDecoder):
-            for job in batch:
-                for _ in self._decoder.catch_up(job.next_piece):
-                    for message in self._link.receive(wait=False):
-                        self._take_in(message)
+        if not isinstance(self._decoder, StatefulDecoder):
+            return batch
+        for job in batch:
+            for _ in self._decoder.catch_up(job.next_piece):
+                for message in self._link.receive(wait=False):
+                    self._take_in(message)
+                if job not in self._queue:
+                    break
+        return [job for job in batch if job in self._queue]
 
     def _find_the_bad_one(self, batch: list[Job], error: Exception) -> None:
         """Handle a failed batch: fail its window if there is only one, else try them one by one."""

@@ -156,12 +156,36 @@ def test_worker_ends_on_device_error() -> None:
     assert link.answers(Failed) == []
 
 
-@pytest.mark.parametrize("windows", [1, 2])
-def test_worker_ends_when_stopped_while_it_recomputes_state(windows: int) -> None:
-    class Stateful(FakeDecoder):
-        def catch_up(self, window: DecodeWindow) -> Iterator[None]:
+class Stateful(FakeDecoder):
+    """Recomputes the state before each window in three slices."""
+
+    def __init__(self, spec: CodecSpec) -> None:
+        super().__init__(spec)
+        self.slices, self.decoded = 0, 0
+
+    def catch_up(self, window: DecodeWindow) -> Iterator[None]:
+        for _ in range(3):
+            self.slices += 1
             yield
 
+    def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        self.decoded += len(windows)
+        return super().decode_windows(windows)
+
+
+def test_state_of_cancelled_window_is_not_recomputed_further() -> None:
+    decoder = Stateful(SPEC)
+    link = run([[message(1)], [Cancel(1)]], decoder)
+    assert (decoder.slices, decoder.decoded) == (1, 0)
+    assert link.answers(Failed) == []
+    decoder = Stateful(SPEC)
+    link = run([[message(1), message(2)], [], [Cancel(1), message(3)]], decoder)
+    assert [answer.id for answer in link.answers(Decoded)] == [2, 3]
+    assert (decoder.slices, decoder.decoded) == (2 + 3 + 3, 2)
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_worker_ends_when_stopped_while_it_recomputes_state(windows: int) -> None:
     class StoppedLink(ScriptedLink):
         """Closes at the second turn, and has nothing to read after that, as after a Stop."""
 
