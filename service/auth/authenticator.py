@@ -122,7 +122,7 @@ _MINUTE_S = 60.0
 
 
 class Failures:
-    """Counts wrong keys by address, for the last 4096 addresses."""
+    """Counts wrong keys by address or network, for the last 4096 of them."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
@@ -190,7 +190,7 @@ class Authority:
         token_of = self._ring.keys.get(self._tokens.key_of(secret, now) or "")
         key = token_of or self._ring.find(secret)
         if key is None or not key.is_valid(now):
-            if wait_s := self._failures.add(address, time.monotonic()):
+            if wait_s := self._failures.add(network_of(address), time.monotonic()):
                 raise CapacityError(
                     ErrorCode.RATE_LIMITED,
                     "Too many API keys were wrong.",

@@ -20,9 +20,12 @@ from websockets.typing import Subprotocol
 
 from service.admin import create_admin_app
 from service.auth import authenticator
+from service.auth.authenticator import Authority
 from service.auth.caller import current_caller
+from service.auth.keys import Scope
 from service.contexts.driver import ContextDriver
 from service.logs import set_up
+from streaming.errors import ErrorCode, TalkwireError
 from streaming.events import AudioDecoded, AudioRead, Event, RowsReceived, TextAppended
 from talker.fake import FakeTalker
 from talkwire_client import Client, RefusedError, SyncClient
@@ -123,6 +126,20 @@ async def test_wrong_keys_are_rate_limited_and_right_key_is_served(tmp_path: Pat
         assert seen == [401, 401, 401, 429, 429]
         assert await status(server.url) == 401  # a missing key is not a wrong one
         assert await status(server.url, additional_headers=bearer("k")) == 101
+
+
+def test_wrong_keys_are_counted_by_network(tmp_path: Path) -> None:
+    authority = Authority(write_keys(tmp_path / "k.json", entry("k", "t")), failures_per_minute=3)
+
+    def code(address: str) -> ErrorCode:
+        with pytest.raises(TalkwireError) as refused:
+            authority.admit("wrong", Scope.SPEAK, address)
+        return refused.value.code
+
+    # a client has all addresses of its /64
+    codes = [code(f"2001:db8:0:1::{number}") for number in range(4)]
+    assert codes == [ErrorCode.UNAUTHORIZED] * 3 + [ErrorCode.RATE_LIMITED]
+    assert code("2001:db8:0:2::1") is ErrorCode.UNAUTHORIZED
 
 
 # -- Host header
