@@ -253,7 +253,9 @@ class ContextDriver:
             self._trace.note(event, commands, now, time.monotonic())
 
     def _take_text(self, event: events.TextAppended, now: float) -> list[events.Command]:
-        """Count text against its caller's limits, unless the session refuses it."""
+        """Count text against its caller's limits, unless the session refuses or ignores it."""
+        if self.is_closed:
+            return self._session.handle(event, now)
         self._text_at = now
         accounts, caller = self._runtime.accounts, self._caller
         accounts.take_text(caller, len(event.text), now)

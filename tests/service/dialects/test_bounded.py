@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from streaming.errors import internal_error
+from streaming.events import Failed, TextAppended
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.dialects.cartesia.talk import asking, is_
@@ -41,6 +43,25 @@ async def test_native_context_refuses_more_than_64_waiting_flushes() -> None:
         await talk.send("context.flush", context_id="c", flush_id="after")
         await talk.send("context.cancel", context_id="c")
         await talk.until("context.cancelled")
+
+
+async def test_text_for_closed_context_is_not_counted(keys: Path) -> None:
+    async with (
+        gateway(api_keys_file=keys) as server,
+        client(server.url, additional_headers=bearer("a")) as talk,
+    ):
+        await talk.create()
+        (context,) = server.runtime.open_contexts
+        context.post(Failed(internal_error()))
+        assert context.is_closed
+        for _ in range(2):
+            context.post(TextAppended(LONG))  # its encoder may still be working
+        assert (await talk.error())["code"] == "internal"
+        await talk.until("context.done")
+        await talk.create("d")
+        await talk.send("text.append", context_id="d", text="Some words.")
+        await talk.send("context.end", context_id="d")
+        await talk.until("audio.started")
 
 
 async def test_vllm_omni_socket_refuses_text_beyond_queue_limit() -> None:
