@@ -52,7 +52,8 @@ class EnginePace:
     @property
     def ceiling(self) -> int:
         """Maximum number of contexts, however fast the engines are. They must have started."""
-        return self._settings.max_contexts or self._talker.capacity
+        most = self._settings.max_contexts or self._talker.capacity
+        return min(most, self._settings.talker_max_outstanding)
 
     async def learn(self, voice: str) -> None:
         """Warm up, and measure the capacity if admission is measured. Raises BackendError."""
@@ -61,8 +62,7 @@ class EnginePace:
         self.begin()
         await self._speak(voice, "warm-up-1", _FRAMES_COLD, is_cold=True)  # not measured
         silence_s = await self._speak(voice, "warm-up-2", _FRAMES) / self._codec.spec.sample_rate
-        most = min(self.ceiling, self._settings.talker_max_outstanding)
-        together = 1 if self.capacity is None else min(_TOGETHER, most)
+        together = 1 if self.capacity is None else min(_TOGETHER, self.ceiling)
         if together > 1:  # the cost of several does not follow from that of one
             async with asyncio.TaskGroup() as tasks:
                 for number in range(together):

@@ -82,6 +82,7 @@ async def test_warm_up_keeps_to_talker_max_outstanding() -> None:
     runtime = Runtime(settings, talker, codec, Metrics("test", "fake"))
     await runtime.start()
     assert runtime.is_ready
+    assert runtime.admission.ceiling == 2
     await runtime.stop()
 
 
