@@ -31,6 +31,7 @@ async def test_contexts_being_spoken_count_towards_limit() -> None:
         await open_context(talk, "more", ONE)
         error = await talk.until(lambda message: message.get("error"))
         assert (error["error"], error["contextId"]) == ("too_many_contexts", "more")
+        assert "10 open contexts" in error["message"]
 
 
 async def test_empty_text_keeps_context_alive(monkeypatch: pytest.MonkeyPatch) -> None:
