@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -13,6 +14,8 @@ class Item(NamedTuple):
     data: str | bytes
     handle: int | None = None
     samples: int = 0
+    #: Called when the message has been written.
+    on_written: Callable[[], None] | None = None
 
 
 class Outbox:

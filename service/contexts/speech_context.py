@@ -83,8 +83,8 @@ Output = Started | Audio | Words | events.Flushed | events.Cancelled | events.Do
 class OutputSink(Protocol):
     """Takes a context's outputs. Called on the event loop; must not block."""
 
-    def put(self, output: Output) -> None:
-        """Take the next output."""
+    def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
+        """Take the next output. On a socket, ``on_written`` is called when it has been written."""
 
     def revoke(self) -> int:
         """Drop all unwritten audio, and return the number of written samples, as sent."""
@@ -189,8 +189,9 @@ class SpeechContext(ContextSink):
         written = self._timeline.to_codec(self._sink.revoke())  # in the codec's samples
         if self._done is not None:  # all is spoken, but not all encoded
             report, sent_s = self._done.report, written / self._heard_rate
-            self._sink.put(events.Cancelled(report.generated_s, sent_s, sent_s, "", "", report))
-            self._end(self._done.reason, report)
+            cancelled = events.Cancelled(report.generated_s, sent_s, sent_s, "", "", report)
+            self._answer_cancel(cancelled)
+            self._end(self._done.reason, report, cancelled)
             return
         played: int | None = None
         if played_ms is not None:
@@ -228,6 +229,10 @@ class SpeechContext(ContextSink):
         if not self._clock.sent_samples or not self._driver.is_idle:
             return 0.0
         return max(0.0, now - max(self._clock.dry_at, self._driver.touched_at))
+
+    def unplayed_s(self, now: float) -> float:
+        """Return the seconds of audio that the client has left, if it plays without a pause."""
+        return max(0.0, self._clock.dry_at - now)
 
     # -- outputs of the session
 
@@ -291,11 +296,17 @@ class SpeechContext(ContextSink):
     def on_cancelled(self, cancelled: events.Cancelled) -> None:
         """See ContextSink."""
         self._pump.drop()
-        if self._cancel_asked_at is not None:
-            taken = time.monotonic() - self._cancel_asked_at
-            self._runtime.metrics.cancel.labels(self._plan.protocol).observe(taken)
-        self._sink.put(cancelled)
+        self._answer_cancel(cancelled)
         self._end("cancelled", cancelled.report, cancelled)
+
+    def _answer_cancel(self, cancelled: events.Cancelled) -> None:
+        asked_at, taken = self._cancel_asked_at, self._runtime.metrics.cancel
+
+        def observe() -> None:
+            if asked_at is not None:  # not for a client that has left
+                taken.labels(self._plan.protocol).observe(time.monotonic() - asked_at)
+
+        self._sink.put(cancelled, observe)
 
     def on_done(self, done: events.Done) -> None:
         """See ContextSink."""
@@ -354,14 +365,16 @@ class SocketOutput:
         self._outbox, self._handle, self._renderer = outbox, handle, renderer
         self._put_samples = 0
 
-    def put(self, output: Output) -> None:
+    def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
         """See OutputSink."""
-        for message in self._renderer.render(output):
+        messages = self._renderer.render(output)
+        for number, message in enumerate(messages, 1):
             if isinstance(message, Revocable):
                 self._outbox.put(Item(message.data, self._handle, message.samples))
                 self._put_samples += message.samples
             else:
-                self._outbox.put(Item(message))
+                told = on_written if number == len(messages) else None
+                self._outbox.put(Item(message, on_written=told))
 
     def revoke(self) -> int:
         """See OutputSink."""

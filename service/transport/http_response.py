@@ -39,8 +39,8 @@ class OutputQueue:
         self._taken_samples = self._sent_samples = 0
         self._took = asyncio.Event()
 
-    def put(self, output: Output) -> None:
-        """See OutputSink."""
+    def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
+        """See OutputSink. Nothing is told of a cancel, which is the client's leaving."""
         self._outputs.put_nowait(output)
 
     def revoke(self) -> int:

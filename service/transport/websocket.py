@@ -271,6 +271,8 @@ class Socket:
                 else:
                     await self._websocket.send_bytes(item.data)
                 self._writing_since = None
+                if item.on_written is not None:
+                    item.on_written()
                 more, now = not self._outbox.is_empty, time.monotonic()
                 self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
 

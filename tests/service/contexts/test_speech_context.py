@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from service.runtime import Runtime
 from service.settings import Settings
 from service.transport.http_response import OutputQueue
 from streaming.errors import TalkwireError
-from streaming.events import CancelAsked, Done, Event, Flushed, SendAudio
+from streaming.events import CancelAsked, Cancelled, Done, Event, Flushed, SendAudio
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import AudioFlags, AudioHeader
 from streaming.report import ContextReport
@@ -130,6 +131,24 @@ async def test_cancel_limits_played_ms_to_audio_of_context(played_ms: float, pla
         assert rig.posted == [CancelAsked(played, 4800)]
 
 
+async def test_cancel_is_timed_until_its_answer_is_written() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20))
+        times = list[float]()
+        rig.runtime.metrics.cancel.labels("native").observe = times.append  # type: ignore[method-assign]
+        rig.context.cancel()
+        rig.context.on_cancelled(Cancelled(0.0, 0.0, 0.0, "", "", REPORT))
+        rig.outbox.close()
+        told = []
+        while (item := await rig.outbox.get()) is not None:
+            assert not times
+            told.append(json.loads(item.data)["type"])
+            if item.on_written is not None:
+                item.on_written()
+        assert told == ["context.cancelled", "metrics"]
+        assert len(times) == 1
+
+
 async def test_encoder_failure_after_session_end_is_reported() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
@@ -145,6 +164,18 @@ async def test_encoder_failure_after_session_end_is_reported() -> None:
     assert [kind["type"] for kind in kinds] == ["audio.started", "error", "metrics", "context.done"]
     assert kinds[-1]["reason"] == "error"
     assert rig.runtime.admission.active == 0
+
+
+async def test_cancel_after_last_sample_counts_revoked_audio_as_unsent() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.OPUS))
+        report = replace(REPORT, generated_s=2.0, audio_s=2.0)
+        rig.audio(48_000, first=True, ends=True)
+        rig.context.on_done(Done("complete", report))
+        rig.context.cancel()
+    metrics = rig.runtime.metrics
+    assert metrics.audio.labels("native")._value.get() == 0
+    assert metrics.wasted.labels("native", "unsent")._value.get() == 2.0
 
 
 async def test_close_ends_context_with_audio_in_encoder() -> None:
