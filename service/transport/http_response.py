@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,10 @@ _BUFFER_S = 2.0
 _PIECE_BYTES = 24 * 1024
 #: Bytes of a long body that are passed on at a time; the next ones wait until these are taken.
 _BODY_BYTES = 64 * 1024
+#: While a client has audio left to play, it may take nothing for this multiple of
+#: ``slow_consumer_s``: one that reads as fast as it plays makes room in the system's buffers in
+#: large steps, at 32 kbit/s tens of seconds apart.
+_PATIENCE = 6
 
 
 class OutputQueue:
@@ -163,7 +168,7 @@ class HttpSpeech(Response):
         """Speak, and return the error before the first byte, if any."""
         context, outputs = open_response(self._runtime, tasks, self._plan, lease)
         working: list[asyncio.Task[None]] = []
-        body = ResponseBody(self, send, self._runtime)
+        body = ResponseBody(self, send, self._runtime, context.unplayed_s)
         try:
             context.append(self._text)
             context.end()
@@ -209,10 +214,19 @@ class HttpSpeech(Response):
 
 
 class ResponseBody:
-    """Sends a response, its head together with the first part of the body."""
+    """Sends a response, its head together with the first part of the body. ``unplayed_s`` returns
+    how much of its audio the client has left to play at a time.
+    """
 
-    def __init__(self, head: Response, send: Send, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        head: Response,
+        send: Send,
+        runtime: Runtime,
+        unplayed_s: Callable[[float], float] = lambda now: 0.0,
+    ) -> None:
         self._head, self._send, self._runtime = head, send, runtime
+        self._unplayed_s = unplayed_s
         self.started = self.stuck = False
         #: The error before the first byte, if any.
         self.refused: TalkwireError | None = None
@@ -231,13 +245,22 @@ class ResponseBody:
 
     async def _put(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._runtime.settings.slow_consumer_s):
+            async with asyncio.timeout(self._patience_s()):
                 await self._send(message)
         except TimeoutError:
             self.stuck = True
             raise CapacityError(
                 ErrorCode.SLOW_CONSUMER, "The client reads too slowly for its audio."
             ) from None
+
+    def _patience_s(self) -> float:
+        """Return the seconds in which the client has to take something."""
+        settings = self._runtime.settings
+        slow_s = settings.slow_consumer_s
+        if self._runtime.is_draining:
+            return slow_s
+        unplayed_s = self._unplayed_s(time.monotonic())
+        return slow_s + min(unplayed_s, (_PATIENCE - 1) * slow_s, settings.drain_s)
 
 
 async def until_gone(receive: Receive) -> None:

@@ -54,7 +54,7 @@ _PING_S = 20.0
 #: enough for any encoding at any distance.
 _SEND_BYTES = 128 * 1024
 #: The kernel drops a client that reads nothing for this multiple of ``slow_consumer_s``.
-_DROP_AFTER = 3.0
+_DROP_AFTER = 7.0
 #: An open connection that takes nothing is aborted after this multiple of ``slow_consumer_s``.
 _ABORT_AFTER = 2.0
 #: Maximum number of pings and unsolicited pongs of a client in a window of time.

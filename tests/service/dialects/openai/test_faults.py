@@ -288,7 +288,8 @@ def unchunked(answer: bytes) -> bytes:
 
 
 async def test_unread_response_loses_slot_after_slow_consumer_s() -> None:
-    settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3}
+    # the client has audio left to play, for which it would get more time without drain_s
+    settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3, "drain_s": 0.1}
     async with gateway(LONG, **settings) as server, unread(server):
         async with asyncio.timeout(60):
             while not server.runtime.admission.active:
