@@ -152,13 +152,14 @@ class DecodeLoop:
 
     def _decode(self, batch: list[Job]) -> None:
         self._link.send(Decoding([job.id for job in batch]))
-        began = time.monotonic()
+        now = time.monotonic()
         for job in batch:
             if job.started_s is None:
-                job.started_s = began
+                job.started_s = now
         try:
             if not (batch := self._catch_up(batch)):
                 return
+            began = time.monotonic()  # a lost state says nothing of what later windows will cost
             rows = self._decoder.decode_windows([job.next_piece for job in batch])
         except self._fatal:
             raise

@@ -184,6 +184,26 @@ def test_state_of_cancelled_window_is_not_recomputed_further() -> None:
     assert (decoder.slices, decoder.decoded) == (2 + 3 + 3, 2)
 
 
+def test_decode_time_is_without_recomputing_of_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Slow(Stateful):
+        def catch_up(self, window: DecodeWindow) -> Iterator[None]:
+            nonlocal now
+            for _ in super().catch_up(window):
+                now += 100
+                yield
+
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            nonlocal now
+            now += 1
+            return super().decode_windows(windows)
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    (answer,) = run([[message(1)]], Slow(SPEC)).answers(Decoded)
+    assert (answer.queue_s, answer.decode_s) == (0, 1)
+
+
 @pytest.mark.parametrize("windows", [1, 2])
 def test_worker_ends_when_stopped_while_it_recomputes_state(windows: int) -> None:
     class StoppedLink(ScriptedLink):
