@@ -254,15 +254,18 @@ def start_failure(error: BaseException) -> str:
 def _listen(host: str, port: int, option: str) -> socket.socket:
     """Return a socket that listens on ``port``, which ``option`` chose. Raises Unable."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener: socket.socket | None = None
     try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        message = f"cannot listen on {host}:{port}: {error.strerror}"
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, TypeError) as error:  # TypeError: a name that cannot be encoded
+        if listener is not None:
+            listener.close()
+        reason = error.strerror if isinstance(error, OSError) else error
+        message = f"cannot listen on {host}:{port}: {reason}"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             message = f"port {port} is taken; stop what uses it, or choose another with {option}"
         raise Unable(message) from error
     listener.setblocking(False)

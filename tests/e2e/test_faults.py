@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import signal
 import socket
@@ -13,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service import server as serve
 from talkwire_client import ChunkingOptions, Client, ServerError
 from tests.e2e.live import TALKWIRE, Service, run, service
 
@@ -130,6 +133,22 @@ def test_serve_prints_ipv6_addresses_in_brackets() -> None:
     done = run("serve", "--host", "::1", "--port", "0", TALKWIRE_TLS_CERTIFICATE="none", **env)
     assert "the TLS certificate" in done.stderr
     assert len(re.findall(r" at https://\[::1\]:\d+", done.stderr)) == 2
+
+
+@pytest.mark.parametrize("host", ["\N{LATIN SMALL LETTER U WITH DIAERESIS}..x", "a" * 64, "[::1]"])
+def test_host_that_is_no_name_is_told_without_traceback(host: str) -> None:
+    done = run("serve", "--host", host, "--port", "0", TALKWIRE_AUTH="off")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"talkwire: cannot listen on {host}:0: ")
+
+
+def test_ipv6_host_without_ipv6_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(socket, "socket", unsupported)
+    with pytest.raises(serve.Unable, match="cannot listen on ::1:0: Address family not supported"):
+        serve._listen("::1", 0, "--port")
 
 
 def test_unknown_setting_exits_with_usage_error() -> None:
