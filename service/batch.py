@@ -427,7 +427,7 @@ async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[S
 
     def on_progress(worker: str, phase: str, seconds: float) -> None:
         if not is_ready:
-            log.write(f"  {worker}: {phase}")
+            log.say(f"  {worker}: {phase}")
 
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(log.close, _LAST_LINES_S)

@@ -77,11 +77,12 @@ class LogWriter:
     """Write lines to a stream from a thread of its own.
 
     ``write`` neither blocks nor raises. At most ``max_bytes`` wait for the stream; lines beyond
-    that, and lines that the stream does not take, are dropped and counted.
+    that, and lines that the stream does not take, are dropped and counted. ``as_json``: every line
+    is a JSON object, also those that no record is behind.
     """
 
-    def __init__(self, stream: IO[str], max_bytes: int = 4 << 20) -> None:
-        self._stream, self._max_bytes = stream, max_bytes
+    def __init__(self, stream: IO[str], max_bytes: int = 4 << 20, *, as_json: bool = False) -> None:
+        self._stream, self._max_bytes, self._as_json = stream, max_bytes, as_json
         try:
             self._fd: int | None = stream.fileno()
         except (OSError, ValueError, AttributeError):
@@ -105,6 +106,16 @@ class LogWriter:
             self._lines.append(data)
             self._bytes += len(data)
             self._changed.notify_all()
+
+    def say(self, text: str, level: str = "INFO") -> None:
+        """Queue a line for people, at any level of the log. On a console it is the bare text."""
+        self.write(self._line(text, level))
+
+    def _line(self, text: str, level: str) -> str:
+        if not self._as_json:
+            return text
+        entry = {"name": "service", "levelname": level, "msg": text.strip()}
+        return JsonFormatter().format(logging.makeLogRecord(entry))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all lines have been written or dropped; False if that takes longer."""
@@ -134,7 +145,8 @@ class LogWriter:
                 self._bytes -= len(data)
                 self._is_busy = True
                 if self._unreported:
-                    data = b"(%d log lines were dropped)\n" % self._unreported + data
+                    dropped = f"({self._unreported} log lines were dropped)"
+                    data = self._line(dropped, "WARNING").encode() + b"\n" + data
                 unreported, self._unreported = self._unreported, 0
             try:
                 self._put(data)
@@ -172,14 +184,16 @@ class LogHandler(logging.Handler):
         try:
             line = self.format(record)
         except Exception as error:
-            line = f"a record of {record.name} cannot be formatted: {type(error).__name__}"
-        self._writer.write(line)
+            fault = f"a record of {record.name} cannot be formatted: {type(error).__name__}"
+            self._writer.say(fault, "ERROR")
+        else:
+            self._writer.write(line)
 
 
 def set_up(level: str, style: str) -> LogWriter:
     """Send all logs to stderr, and return their writer. ``auto`` is JSON except on a terminal."""
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    writer = LogWriter(sys.stderr)
+    writer = LogWriter(sys.stderr, as_json=not console)
     handler = LogHandler(writer)
     handler.setLevel(level.upper())  # libraries' loggers have levels of their own
     handler.addFilter(name_caller)

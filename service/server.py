@@ -78,10 +78,10 @@ def serve_until_stopped(settings: Settings) -> None:
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
         url = _url(scheme, host, port)
-        log.write(f"Talkwire {__version__} at {url}, model {settings.model_name}")
+        log.say(f"Talkwire {__version__} at {url}, model {settings.model_name}")
         if admin is not None:
             admin_url = _url(scheme, *admin.getsockname()[:2])
-            log.write(f"  metrics and draining at {admin_url}")
+            log.say(f"  metrics and draining at {admin_url}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, log, listener, port, admin))
 
@@ -97,7 +97,7 @@ async def _serve(
 
     def on_progress(worker: str, phase: str, seconds: float) -> None:
         if not runtime.is_ready:
-            log.write(f"  {time.monotonic() - began:5.1f} s  {worker}: {phase}")
+            log.say(f"  {time.monotonic() - began:5.1f} s  {worker}: {phase}")
 
     try:
         runtime = build_runtime(settings, on_progress)
@@ -128,7 +128,7 @@ async def _serve(
     stopping.cancel()
     if failures:
         raise Unable(start_failure(failures[0]))
-    log.write("Stopped.")
+    log.say("Stopped.")
 
 
 def _checked(config: ServerConfig) -> ServerConfig:
@@ -188,7 +188,7 @@ def _stop_on_signals(
         await asked.wait()
         runtime.begin_drain()
         if runtime.connections:
-            log.write(f"Finishing {runtime.connections} connections; once more ends them at once.")
+            log.say(f"Finishing {runtime.connections} connections; once more ends them at once.")
         await runtime.drain()
         server.should_exit = True
 
@@ -204,10 +204,10 @@ async def _announce(
     """Print a line when the service is ready, with a command to try."""
     await runtime.ready.wait()
     settle()
-    log.write(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
+    log.say(f"Ready after {time.monotonic() - began:.1f} s. In another terminal:")
     if settings.api_keys_file is not None:
-        log.write("  export TALKWIRE_API_KEY=...  # a key that may speak")
-    log.write(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{_where(settings, port)}')
+        log.say("  export TALKWIRE_API_KEY=...  # a key that may speak")
+    log.say(f'  .venv/bin/talkwire say "Hello there." --out hello.wav{_where(settings, port)}')
 
 
 def _where(settings: Settings, port: int) -> str:

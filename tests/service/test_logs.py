@@ -94,6 +94,27 @@ def test_log_writer_starts_new_line_after_partial_write(monkeypatch: pytest.Monk
     os.close(reading)
 
 
+def test_json_log_has_no_other_lines() -> None:
+    reading, stream = pipe()
+    writer = LogWriter(stream, max_bytes=400, as_json=True)
+    writer.say('  say "Hello there."')
+    assert writer.flush(60.0)
+    writer.write("x" * 400)
+    handler = LogHandler(writer)
+    handler.setFormatter(JsonFormatter())
+    handler.handle(logging.makeLogRecord({"name": "service.x", "msg": "%d", "args": ("one",)}))
+    writer.close(60.0)
+    stream.close()
+    told = [json.loads(line) for line in os.read(reading, 10_000).splitlines()]
+    assert [(one["level"], one["message"]) for one in told] == [
+        ("info", 'say "Hello there."'),
+        ("warning", "(1 log lines were dropped)"),
+        ("error", "a record of service.x cannot be formatted: TypeError"),
+    ]
+    assert all(one["time"].endswith("Z") for one in told)
+    os.close(reading)
+
+
 def test_log_handler_reports_record_that_cannot_be_formatted() -> None:
     reading, stream = pipe()
     writer = LogWriter(stream)
