@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +113,6 @@ def capacity(url: str, api_key: str | None = None) -> int | None:
             urllib.request.Request(address, headers=headers), timeout=5
         ) as answer:
             found = re.search(r"^tts_capacity_contexts (\S+)", answer.read().decode(), re.M)
-    except OSError:
+    except (OSError, HTTPException, UnicodeDecodeError):  # perhaps it speaks something else
         return None
     return int(float(found[1])) if found else None

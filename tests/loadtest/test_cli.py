@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,20 @@ def test_capacity_is_requested_from_metrics_endpoint(monkeypatch, url: str) -> N
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     assert servers.capacity(url) is None
     assert asked == ["http://h:1/metrics"]
+
+
+def test_capacity_is_unknown_if_server_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-x\r\n")
+                connection.recv(1 << 16)
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        assert servers.capacity(f"ws://127.0.0.1:{listener.getsockname()[1]}/") is None
+        greeting.join()
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
