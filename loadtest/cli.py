@@ -39,7 +39,7 @@ def number(
     def read(text: str) -> float:
         bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
         with contextlib.suppress(ValueError):
-            if least <= (value := kind(text)) <= most:
+            if least <= (value := kind(text)) <= most and value < math.inf:
                 return value
         raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
 
@@ -105,7 +105,9 @@ def commands() -> argparse.ArgumentParser:
     many.add_argument("--to", dest="highest", default="300%", help="the highest load")
     many.add_argument("--steps", type=number(int, 1, 50), default=6, help="how many loads")
     many.add_argument(
-        "--capacity", type=float, help="streams that are 100 %%; default: the server's limit"
+        "--capacity",
+        type=number(float, 1),
+        help="streams that are 100 %%; default: the server's limit",
     )
     many.set_defaults(command=sweep, duration=60.0, warmup=15.0)
 

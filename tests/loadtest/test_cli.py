@@ -103,12 +103,16 @@ def test_cli_refuses_bad_arguments_before_run(tmp_path, monkeypatch, arguments, 
         ["run", "--duration", "0"],
         ["sweep", "--duration", "3601"],
         ["sweep", "--steps", "51"],
+        ["sweep", "--capacity", "-4"],
+        ["sweep", "--capacity", "nan"],
+        ["run", "--think-s", "inf"],
         ["run", "--processes", "many"],
         ["run", "--protocol", "gopher"],
         ["compare", "a"],
     ],
 )
-def test_cli_shows_usage_for_wrong_command_line(capsys, arguments) -> None:
+def test_cli_shows_usage_for_wrong_command_line(capsys, monkeypatch, arguments) -> None:
+    monkeypatch.setattr(cli, "carry_out", lambda work: pytest.fail("something was measured"))
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
