@@ -80,13 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _count(text: str) -> int:
+    """Parse an option's number of something. Raises argparse.ArgumentTypeError below 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="embedded.evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=_HERE / "checkpoint", help="a folder")
     parser.add_argument(
         "--sentences", type=Path, default=_HERE / "held_out.txt", help="a line each"
     )
-    parser.add_argument("--count", type=int, help="so many of them, spread over the file")
+    parser.add_argument("--count", type=_count, help="so many of them, spread over the file")
     parser.add_argument("--voices", type=lambda names: names.split(","), help="a,b; else all")
     parser.add_argument("--teacher", type=Path, help="recordings, by embedded.training.recite")
     parser.add_argument(
@@ -97,8 +104,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seeds", type=int, nargs="+", default=[1, 2, 3],
         help="the talker speaks all sentences with each",
     )  # fmt: skip
-    parser.add_argument("--streams", type=int, default=4, help="spoken at once")
-    parser.add_argument("--timed", type=int, default=5, help="spoken alone, for the RTF")
+    parser.add_argument("--streams", type=_count, default=4, help="spoken at once")
+    parser.add_argument("--timed", type=_count, default=5, help="spoken alone, for the RTF")
     parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
     return parser.parse_args(argv)
 

@@ -265,6 +265,17 @@ def test_talker_speaks_once_with_each_seed(options: list[str], seeds: list[int |
     assert {one.temperature for one in found} == ({0.0} if "--greedy" in options else {None})
 
 
+@pytest.mark.parametrize("option", ["--count", "--streams", "--timed"])
+@pytest.mark.parametrize("number", ["0", "-1", "all"])
+def test_evaluation_refuses_numbers_below_one(
+    option: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _options([f"{option}={number}"])
+    assert ended.value.code == 2
+    assert "usage: embedded.evaluate" in capsys.readouterr().err
+
+
 def test_evaluation_ignores_lines_without_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
