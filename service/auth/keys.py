@@ -234,7 +234,7 @@ def issue(
             sha256=digest_of(secret),
             scopes=tuple(dict.fromkeys(scopes)),
             created_at=now,
-            expires_at=parse_expiry(expires, now) if expires else None,
+            expires_at=None if expires is None else parse_expiry(expires, now),
             limits=Limits.model_validate(limits),
         )
         with lock_keys(path):
@@ -282,7 +282,7 @@ def parse_expiry(text: str, now: datetime) -> datetime:
         else:
             at = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"expires: not 90d, 12h or an ISO 8601 date: {text}") from error
+        raise ValueError(f"expires: not 90d, 12h or an ISO 8601 date: {text!r}") from error
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     if at <= now:
         raise ValueError(f"expires: that is over already: {text}")

@@ -104,6 +104,7 @@ def test_issue_keeps_all_keys_made_concurrently(tmp_path: Path) -> None:
     [
         (["create", "--tenant", "a b"], 2),
         (["create", "--tenant", "a", "--expires", "soon"], 2),
+        (["create", "--tenant", "a", "--expires", ""], 2),
         (["create", "--tenant", "a", "--max-contexts", "0"], 2),
         (["revoke", "key_none"], 1),
     ],
