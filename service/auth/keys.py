@@ -185,7 +185,10 @@ def lock_keys(path: Path) -> Iterator[None]:
     except OSError as error:
         raise KeyFileError(f"cannot open {path.parent}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:  # some file systems have no locks
+            raise KeyFileError(f"cannot lock {path.parent}: {error.strerror}") from error
         yield
     finally:
         os.close(descriptor)

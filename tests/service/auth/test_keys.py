@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -117,6 +119,20 @@ def test_keys_command_changes_nothing_on_error(
     done = COMMANDS.invoke(app, ["keys", arguments[0], "--file", str(file), *arguments[1:]])
     assert done.exit_code == code, done.output
     assert file.read_bytes() == before
+
+
+def test_keys_command_names_folder_that_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    file = tmp_path / "keys.json"
+    done = COMMANDS.invoke(app, ["keys", "create", "--file", str(file), "--tenant", "a"])
+    assert done.exit_code == 1, done.output
+    assert done.stderr == f"talkwire: cannot lock {tmp_path}: No locks available\n"
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
