@@ -62,6 +62,8 @@ Aliases = Annotated[dict[str, str], BeforeValidator(parse_aliases)]
 
 
 Count = Annotated[int, Field(ge=1)]
+#: An empty host would be all addresses, and an empty model the working directory.
+NonEmpty = Annotated[str, Field(min_length=1)]
 #: Durations of at most a week. Longer ones are mistakes, and overflow when converted to ms.
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 Milliseconds = Annotated[int, Field(ge=0, le=604_800_000)]
@@ -86,7 +88,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = "127.0.0.1"
+    host: NonEmpty = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     tls_certificate: File | None = None
     tls_key: File | None = None
@@ -95,14 +97,14 @@ class Settings(BaseModel):
     token_secret_file: File | None = None
     max_failed_keys_per_minute: Count = 30
     allowed_hosts: Hosts = ()
-    admin_host: str = "127.0.0.1"
+    admin_host: NonEmpty = "127.0.0.1"
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     metrics_public: bool | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     tracing: bool = False
 
-    model: str = "embedded"
+    model: NonEmpty = "embedded"
     served_model_name: str | None = None
     served_model_names: Names = ()
     openai_model_aliases: Names = _OPENAI_MODELS
@@ -138,7 +140,7 @@ class Settings(BaseModel):
     talker_data_parallel_size: Count = 1
     talker_distributed_executor: Literal["auto", "mp", "ray"] = "auto"
     talker_gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.8
-    codec_model: Annotated[str, Field(min_length=1)] | None = None
+    codec_model: NonEmpty | None = None
     codec_threads: Count = 1
     codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
@@ -156,7 +158,7 @@ class Settings(BaseModel):
     max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
     references_dir: File | None = None
     shipped_voices: Literal["auto", "off"] = "auto"
-    asr_model: Annotated[str, Field(min_length=1)] | None = None
+    asr_model: NonEmpty | None = None
     asr_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     asr_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     asr_threads: Count = 1
