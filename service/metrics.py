@@ -216,7 +216,7 @@ class RuntimeCollector(Collector):
             tasks = len(asyncio.all_tasks())
         except RuntimeError:  # not on the loop's thread
             tasks = 0
-        sockets = "Open WebSockets and HTTP speech responses."
+        sockets = "Open WebSockets, HTTP speech responses, and voices being added."
         admitted = "Contexts that this server admits."
         current = "1 unless the file of keys could not be used when it was read last."
         return (

@@ -281,7 +281,8 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         new = await read_new_voice(request, cloner.max_clip_bytes)
         caller = current_caller()
         most = runtime.accounts.limits(caller).max_voices
-        return info(await cloner.add(replace(new, tenant=caller.tenant, max_voices=most)))
+        with runtime.connection():  # for which a drain waits
+            return info(await cloner.add(replace(new, tenant=caller.tenant, max_voices=most)))
 
     @router.get(path + "/{id}")
     async def voice(id: str) -> VoiceInfo:

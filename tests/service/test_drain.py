@@ -14,10 +14,12 @@ from service.audio.pump import EncoderPump
 from service.dialects.native import NativeDialect
 from service.transport import websocket as socket
 from streaming.protocol.binary import HEADER_BYTES
+from streaming.spec import Codes, Samples
 from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import SENTENCES
 from tests.service.live import SPEC, client, gateway
 from tests.service.memory import served
+from tests.service.voices import voice_server
 
 EXACT = {"lookahead_frames": SPEC.right_frames}
 
@@ -136,6 +138,28 @@ async def test_drain_waits_for_audio_in_encoder(monkeypatch: pytest.MonkeyPatch)
             if draining is not None:
                 await draining
     assert heard[True] == heard[False] > 50
+
+
+async def test_drain_waits_for_voice_being_added() -> None:
+    async with voice_server.server() as server:
+        runtime, codec = server.live.runtime, server.live.codec
+        encode, begun, may_end = codec.encode, asyncio.Event(), asyncio.Event()
+
+        async def held(samples: Samples) -> Codes:
+            begun.set()
+            await may_end.wait()
+            return await encode(samples)
+
+        codec.encode = held  # type: ignore[method-assign]
+        adding = asyncio.create_task(server.add())
+        await begun.wait()
+        draining = asyncio.create_task(runtime.drain())
+        await runtime.draining.wait()
+        await asyncio.sleep(0)
+        assert not draining.done()
+        may_end.set()
+        await draining
+        assert (await adding).status_code == 201
 
 
 async def test_end_drain_cancels_deadline_and_keeps_context() -> None:
