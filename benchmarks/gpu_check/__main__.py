@@ -113,6 +113,9 @@ def _run(work: Path, stage: Stage, module: str, small: bool, key: str) -> Result
             seconds = time.monotonic() - began
             problem = f"not done after {budget_s:.0f} s; see {log}"
             return Result(name, "timed out", seconds, budget_s, key, problems=[problem])
+        except KeyboardInterrupt:  # not sent to the stage, which has a session of its own
+            _end(process)
+            raise
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Result)
     except (OSError, msgspec.DecodeError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,13 @@ def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[s
     status = main(["--work", str(work), *module, *options])
     report = msgspec.json.decode((work / "report.json").read_bytes(), type=Report)
     return status, {result.stage: result for result in report.results}
+
+
+def runs_still(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -121,11 +130,37 @@ def test_runner_reports_every_stage_despite_failures(
     assert found["raising"].problems == ["RuntimeError: no such thing"]
     assert "ended with 7: about to fall over" in found["crashing"].problems[0]
     child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert not runs_still(child)
     said = capsys.readouterr().out
     assert "BROKEN: a screw is loose" in said
     assert "1.5 x worse" in said
     assert "BROKEN: broken, raising, crashing, hanging" in said
+
+
+def test_runner_ends_stage_and_its_children_on_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        """Is waited for by somebody who presses Ctrl-C as soon as the stage has a child."""
+
+        is_first = True
+
+        def wait(self, timeout: float | None = None) -> int:
+            if self.is_first and "--only" in self.args:  # type: ignore[operator]
+                self.is_first = False
+                while not ((tmp_path / "child").exists() and (tmp_path / "child").read_text()):
+                    time.sleep(0.02)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "--stages", "hanging")
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 60
+    while runs_still(child):  # it was told to end, and does by itself
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_runner_repeats_only_broken_stages(tmp_path: Path) -> None:
