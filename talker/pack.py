@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -36,13 +36,24 @@ def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
     """Write ``checkpoint`` packed into ``target``, which must not exist yet.
 
     Raises CheckpointError if it is quantised already, its family loads no quantised checkpoints, or
-    a matrix's width is no multiple of the group.
+    a matrix's width is no multiple of the group; OSError or SafetensorError if it cannot be
+    written. Then no ``target`` is left.
     """
     family, source = checkpoint.family, checkpoint.folder
     if checkpoint.quantisation is not None or not family.loads_quantised:
         raise CheckpointError(f"{source}: cannot be packed")
-    layers = layer_matrices(family.expected_weights(checkpoint.shape))
     target.mkdir(parents=True)
+    try:
+        _write(checkpoint, target)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return target
+
+
+def _write(checkpoint: Checkpoint, target: Path) -> None:
+    family, source = checkpoint.family, checkpoint.folder
+    layers = layer_matrices(family.expected_weights(checkpoint.shape))
     weight_map: dict[str, str] = {}
     files = weight_files(source)
     for file in files:
@@ -67,7 +78,6 @@ def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = _settings()
     (target / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    return target
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         print(pack_checkpoint(open_checkpoint(options.model), options.target))
-    except (CheckpointError, FileExistsError) as error:
+    except (CheckpointError, OSError, SafetensorError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

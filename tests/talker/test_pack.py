@@ -10,6 +10,7 @@ import tiny
 import torch
 from harness import GREEDY, hear, running, text, warm
 from quantised import CONFIGS, quantise_checkpoint
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from benchmarks.quantisation import FakeQuantTalker, Scheme, StoredTalker, fake_int4, unpack
@@ -104,6 +105,27 @@ def test_main_reports_unpackable_checkpoint(
     assert main([str(packed), str(tmp_path / "again")]) == 1
     assert "cannot be packed" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
+
+
+def test_main_leaves_no_folder_if_disk_is_full(
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(made: object, file: Path, metadata: object) -> None:
+        file.write_bytes(b"part")
+        raise SafetensorError("no space left on device")
+
+    target = tmp_path / "model"
+    monkeypatch.setattr("talker.pack.save_file", fail)
+    assert main([str(tiny_checkpoint), str(target)]) == 1
+    assert "no space left" in capsys.readouterr().err
+    assert not target.exists()
+    target.mkdir()
+    assert main([str(tiny_checkpoint), str(target)]) == 1
+    assert "exists" in capsys.readouterr().err
+    assert target.exists(), "what was there before is not removed"
 
 
 def test_make_plan_refuses_packed_weights_without_kernel(
