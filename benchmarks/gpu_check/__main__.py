@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     if options.only:
         return _run_here(options)
+    written: Path = options.json or options.work / "report.json"
+    written.parent.mkdir(parents=True, exist_ok=True)
     facts = environment(_PACKAGES) | {"device": _device(options.small)}
     small = options.small or facts["device"] == "none"
     key = _key(facts, small)
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.append(result)
     report = Report(facts, results)
     content = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    (options.json or options.work / "report.json").write_bytes(content + b"\n")
+    written.write_bytes(content + b"\n")
     print("\n" + table(results))
     broken = [result.stage for result in results if result.status not in ("ok", "skipped")]
     print("\nnothing is broken" if report.is_sound else f"\nBROKEN: {', '.join(broken)}")

@@ -163,6 +163,14 @@ def test_runner_ends_stage_and_its_children_on_ctrl_c(
         time.sleep(0.02)
 
 
+def test_runner_makes_folder_of_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "new" / "report.json"
+    wanted = ["--stages", "looking", "--json", str(report)]
+    assert main(["--work", str(tmp_path), *ODD, *wanted]) == 0
+    assert msgspec.json.decode(report.read_bytes(), type=Report).is_sound
+    assert "nothing is broken" in capsys.readouterr().out
+
+
 def test_runner_repeats_only_broken_stages(tmp_path: Path) -> None:
     only = ("--stages", "sound,broken")
     assert run(tmp_path, *only)[0] == 1
