@@ -401,7 +401,7 @@ def run_command(
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
                 if settings is None or not needs_engines:
-                    speak = server_speaker(url or DEFAULT_URL, api_key, options)
+                    speak = server_speaker(DEFAULT_URL if url is None else url, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))
                 bar = stack.enter_context(

@@ -185,7 +185,7 @@ def batch(
     # there are no other clients to keep slots for
     alone: dict[str, Any] = {"admission": "fixed", "max_contexts": concurrency}
     with failing(Exit.USAGE, SettingsError):
-        settings = None if url else load_settings(config, model=model, **alone)
+        settings = load_settings(config, model=model, **alone) if url is None else None
     speech = {
         "voice": voice,
         "ref_audio": clip,

@@ -378,6 +378,17 @@ async def test_batch_command_prints_results(tmp_path: Path) -> None:
         assert told in done.stderr
 
 
+def test_batch_command_with_empty_url_starts_no_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.batch._started", lambda *_: pytest.fail("engines were started"))
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Hello.")
+    command = ["batch", str(texts), "--out", str(tmp_path / "out"), "--url", ""]
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, done.stderr) == (1, "talkwire: not an address: \n")
+
+
 async def test_batch_resumes_after_kill(tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "out"
     texts.write_text("\n".join(f"This is the text with the number {n}." for n in range(12)))
