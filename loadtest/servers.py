@@ -41,9 +41,9 @@ class Server(NamedTuple):
 
 
 def real(options: Sequence[str] = ()) -> Command:
-    """Return the command line of ``talkwire serve``."""
+    """Return the command line of ``talkwire serve``, on loopback whatever the environment says."""
     talkwire = str(Path(sys.executable).with_name("talkwire"))
-    return Command([talkwire, "serve", "--port", "0", *options], {})
+    return Command([talkwire, "serve", "--host", "127.0.0.1", "--port", "0", *options], {})
 
 
 def fake(options: Sequence[str] = ()) -> Command:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from loadtest import cli, plots, servers
 from loadtest.figures import figures
@@ -21,6 +22,8 @@ from loadtest.plots import draw_plots
 from loadtest.records import TurnRecord, read_records
 from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
 from loadtest.run import LoadTestError, carry_out, port_of
+from service.cli import app
+from service.settings import Settings
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 PLAN = Plan(url="ws://127.0.0.1:1/", duration_s=20, warmup_s=10, rate_per_s=1)
@@ -151,6 +154,16 @@ def test_capacity_is_requested_from_metrics_endpoint(monkeypatch, url: str) -> N
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     assert servers.capacity(url) is None
     assert asked == ["http://h:1/metrics"]
+
+
+def test_started_service_listens_on_loopback_despite_environment(monkeypatch) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("service.server.serve_until_stopped", served.append)
+    monkeypatch.setenv("TALKWIRE_HOST", "0.0.0.0")
+    monkeypatch.setenv("TALKWIRE_PORT", "8000")
+    done = CliRunner().invoke(app, servers.real().args[1:])
+    assert done.exit_code == 0, done.output
+    assert [(one.host, one.port) for one in served] == [("127.0.0.1", 0)]
 
 
 def test_capacity_is_unknown_if_server_speaks_no_http() -> None:
