@@ -154,8 +154,8 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
 
 
 def _speech_body(body: BatchBody, item: BatchItem) -> SpeechBody:
-    known = set(BatchItem.model_fields) | {"model"}
-    shared = body.model_dump(exclude_none=True, include=known)
+    known = set(BatchItem.model_fields)
+    shared = body.model_dump(exclude_none=True, include=known | {"model"})
     own = item.model_dump(exclude_none=True, include=known)
     if not _SPEAKER.isdisjoint(own):
         shared = {name: value for name, value in shared.items() if name not in _SPEAKER}

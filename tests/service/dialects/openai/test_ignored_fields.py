@@ -91,6 +91,16 @@ async def test_pcm_response_headers_describe_samples() -> None:
         assert "x-sample-rate" not in other.headers
 
 
+@pytest.mark.parametrize("named", ["other", 5, {"id": "x"}])
+async def test_model_of_batch_item_is_ignored_whatever_its_value(named: object) -> None:
+    batch = {"items": [{"input": "Hello.", "model": named}]}
+    async with served() as service:
+        answer = await service.http.post(PATH + "/batch", json=batch)
+        assert answer.status_code == 200
+        assert answer.headers["x-talkwire-ignored"] == "model"
+        assert answer.json()["succeeded"] == 1
+
+
 async def test_all_model_names_are_listed_and_accepted() -> None:
     names = ["higgs", "bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b", "house", "tts-1"]
     settings = {"model": "bosonai/higgs-audio-v3-tts-4b", "served_model_name": "higgs"}
