@@ -270,6 +270,9 @@ def validation_error(
     paths = [_path(fault["loc"][1 if rooted else 0 :]) for fault in faults]
     if not paths[0]:
         value = first.get("input")
+        if isinstance(value, bytes):  # FastAPI parses no body whose content-type is another
+            message = "The body must be JSON, with the header Content-Type: application/json."
+            return RequestError(ErrorCode.INVALID_MESSAGE, message)
         got = "" if value is None else f", not {kind_of(value)}"
         message = f"The body must be a JSON object{got}."
         return RequestError(ErrorCode.INVALID_MESSAGE, message)

@@ -151,6 +151,21 @@ async def test_http_error_names_field_value_and_allowed_values(
         assert [word for word in said if word not in message] == [], message
 
 
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    "address", ["/v1/audio/speech", "/v1/text-to-speech/default", "/v1/speak", "/tts/bytes"]
+)
+async def test_http_error_names_content_type_that_is_missing(
+    address: str, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    async with served() as service:
+        answer = await service.http.post(address, content=b'{"text": "x"}', headers=headers)
+        assert answer.status_code in (400, 422)
+        message = message_of(answer.json())
+        assert message.endswith("Content-Type: application/json."), message
+
+
 async def test_cartesia_error_of_old_speed_field_does_not_name_new_one() -> None:
     body = {"transcript": "x", "voice": "default", "output_format": RAW, "speed": "fast"}
     async with served() as service:
