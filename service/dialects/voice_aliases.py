@@ -6,7 +6,6 @@ and ``unknown_voice`` map them to voices of this server, in every protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.auth.caller import current_caller
@@ -78,15 +77,3 @@ def find_voice(key: str, runtime: Runtime) -> ListedVoice:
     wanted = resolve_voice(key, runtime)
     every = list_voices(runtime)
     return next((voice for voice in every if wanted in (voice.id, voice.name)), every[0])
-
-
-def page_after(
-    voices: Sequence[ListedVoice], after: str | None, size: int
-) -> tuple[Sequence[ListedVoice], str | None]:
-    """Return a page of ``voices``, those after the id ``after`` or else the first, and the id after
-    which the next page begins; None at the end.
-    """
-    ids = [voice.id for voice in voices]
-    first = ids.index(after) + 1 if after in ids else 0
-    page = voices[first : first + size]
-    return page, page[-1].id if len(voices) > first + size else None

@@ -41,13 +41,14 @@ from service.dialects.cartesia.messages import (
     error_event,
 )
 from service.dialects.errors import count_error, parse_message, peek, too_many_contexts
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
+from streaming.protocol.field_errors import invalid_field
 from streaming.word_timing import WordTiming
 
 _BUFFER_DELAY_MS = 3000
@@ -243,7 +244,9 @@ class Voice(BaseModel):
 
 
 class VoicePage(BaseModel):
-    """A page of the voices; the first voice of all is the default."""
+    """A page of the voices; the first voice of all is the default. ``has_more`` and ``next_page``,
+    the cursor, are of the direction in which the client goes.
+    """
 
     data: list[Voice]
     has_more: bool
@@ -348,11 +351,23 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     ) -> VoicePage:
         """List the available voices, in pages."""
         found = [voice for voice in list_voices(runtime) if q.lower() in voice.name.lower()]
-        page, following = page_after(found, starting_after, limit)
         ids = [voice.id for voice in found]
-        if ending_before in ids:
-            page, following = found[: ids.index(ending_before)][-limit:], None
-        data = [shaped(voice) for voice in page]
+
+        def place(name: str, cursor: str) -> int:
+            if cursor not in ids:
+                allowed = "the id of a voice in this list"
+                raise invalid_field(name, cursor, allowed, ErrorCode.INVALID_PARAMETER)
+            return ids.index(cursor)
+
+        if ending_before:
+            end = place("ending_before", ending_before)
+            begin = max(0, end - limit)
+            following = ids[begin] if begin else None
+        else:
+            begin = place("starting_after", starting_after) + 1 if starting_after else 0
+            end = begin + limit
+            following = ids[end - 1] if len(ids) > end else None
+        data = [shaped(voice) for voice in found[begin:end]]
         return VoicePage(data=data, has_more=following is not None, next_page=following)
 
     @router.get("/voices/{voice_id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -10,12 +11,14 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.auth.caller import current_caller
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, page_after
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
 from streaming.protocol.field_errors import invalid_field
 
 _TOKEN_KINDS = ("tts_websocket", "tts_websocket_multi")
+#: A page's ``next_page_token``: where the next page begins, and the id of the voice before it.
+_PAGE_TOKEN = re.compile(r"(\d{1,9}):(.*)", re.ASCII | re.DOTALL)
 
 
 class VoiceSettings(BaseModel):
@@ -143,12 +146,14 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
             for voice in list_voices(runtime)
             if search.lower() in voice.name.lower() and (not voice_ids or voice.id in voice_ids)
         ]
-        page, following = page_after(found, next_page_token, page_size)
+        begin = _page_begin(next_page_token, found) if next_page_token else 0
+        end = begin + page_size
+        has_more = len(found) > end
         return VoicePage(
-            voices=[_shaped(voice) for voice in page],
-            has_more=following is not None,
+            voices=[_shaped(voice) for voice in found[begin:end]],
+            has_more=has_more,
             total_count=len(found),
-            next_page_token=following,
+            next_page_token=f"{end}:{found[end - 1].id}" if has_more else None,
         )
 
     @router.get("/v1/voices/settings/default")
@@ -196,6 +201,18 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
             allowed = " or ".join(_TOKEN_KINDS)
             raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)
         return Token(token=runtime.authority.issue_token(current_caller(), 15 * 60))
+
+
+def _page_begin(token: str, voices: Sequence[ListedVoice]) -> int:
+    """Return where the page of ``token`` begins. If the voice before it has been deleted, those
+    after it have moved up by one. Raises RequestError (``invalid_parameter``).
+    """
+    match = _PAGE_TOKEN.fullmatch(token)
+    if match is None:
+        allowed = "the next_page_token of another page"
+        raise invalid_field("next_page_token", token, allowed, ErrorCode.INVALID_PARAMETER)
+    ids = [voice.id for voice in voices]
+    return ids.index(match[2]) + 1 if match[2] in ids else max(0, int(match[1]) - 1)
 
 
 def _shaped(voice: ListedVoice) -> Voice:

@@ -77,6 +77,20 @@ async def test_elevenlabs_v2_voices_are_paginated_and_searchable() -> None:
         assert [voice["name"] for voice in one["voices"]] == ["voice23"]
 
 
+async def test_elevenlabs_next_page_follows_a_voice_deleted_meanwhile() -> None:
+    talker = speaking(*(f"voice{n}" for n in range(6)))
+    async with served(talker) as service:
+        query: dict[str, Any] = {"page_size": 3}
+        page = (await service.http.get("/v2/voices", params=query)).json()
+        assert [voice["name"] for voice in page["voices"]] == ["default", "voice0", "voice1"]
+        talker.voices = tuple(name for name in talker.voices if name != "voice1")
+        query["next_page_token"] = page["next_page_token"]
+        page = (await service.http.get("/v2/voices", params=query)).json()
+        assert [voice["name"] for voice in page["voices"]] == ["voice2", "voice3", "voice4"]
+        wrong = await service.http.get("/v2/voices", params={"next_page_token": "voice1"})
+        assert (wrong.status_code, wrong.json()["detail"]["param"]) == (400, "next_page_token")
+
+
 async def test_elevenlabs_voice_settings_and_user_are_served() -> None:
     async with served(unknown_voice="error") as service:
         assert (await service.http.get("/v1/voices/default/settings")).json()["speed"] == 1.0

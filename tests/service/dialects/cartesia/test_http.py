@@ -188,6 +188,14 @@ async def test_voices_are_paginated_and_searchable() -> None:
         assert none["data"] == []
         before = (await http.get("/voices", params={"ending_before": "bert", "limit": 1})).json()
         assert [voice["id"] for voice in before["data"]] == ["anna"]
+        assert (before["has_more"], before["next_page"]) == (True, "anna")
+        top = (await http.get("/voices", params={"ending_before": "anna", "limit": 1})).json()
+        assert [voice["id"] for voice in top["data"]] == ["default"]
+        assert not top["has_more"]
+        for cursor in ("starting_after", "ending_before"):  # such as a voice deleted meanwhile
+            gone = await http.get("/voices", params={cursor: "gone"})
+            assert (gone.status_code, gone.json()["error_code"]) == (400, "invalid_parameter")
+            assert cursor in gone.json()["message"]
         found = (await http.get("/voices", params={"q": "BER"})).json()
         assert [voice["id"] for voice in found["data"]] == ["bert"]
         assert (await http.get("/voices/bert")).json() == found["data"][0]
