@@ -6,6 +6,7 @@ and ``unknown_voice`` map them to voices of this server, in every protocol.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from service.auth.caller import current_caller
@@ -77,3 +78,8 @@ def find_voice(key: str, runtime: Runtime) -> ListedVoice:
     wanted = resolve_voice(key, runtime)
     every = list_voices(runtime)
     return next((voice for voice in every if wanted in (voice.id, voice.name)), every[0])
+
+
+def mentions(query: str, fields: Iterable[str | None]) -> bool:
+    """Whether a search for ``query`` finds a voice with these fields."""
+    return any(query.lower() in field.lower() for field in fields if field is not None)

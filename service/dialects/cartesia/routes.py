@@ -41,7 +41,7 @@ from service.dialects.cartesia.messages import (
     error_event,
 )
 from service.dialects.errors import count_error, parse_message, peek, too_many_contexts
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, mentions
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
@@ -350,7 +350,8 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         q: str = "",
     ) -> VoicePage:
         """List the available voices, in pages."""
-        found = [voice for voice in list_voices(runtime) if q.lower() in voice.name.lower()]
+        every = list_voices(runtime)
+        found = [one for one in every if mentions(q, (one.name, one.description, one.id))]
         ids = [voice.id for voice in found]
 
         def place(name: str, cursor: str) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.auth.caller import current_caller
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices
+from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, mentions
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
 from streaming.protocol.field_errors import invalid_field
@@ -144,7 +144,7 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         found = [
             voice
             for voice in list_voices(runtime)
-            if search.lower() in voice.name.lower() and (not voice_ids or voice.id in voice_ids)
+            if mentions(search, _searched(voice)) and (not voice_ids or voice.id in voice_ids)
         ]
         begin = _page_begin(next_page_token, found) if next_page_token else 0
         end = begin + page_size
@@ -213,6 +213,11 @@ def _page_begin(token: str, voices: Sequence[ListedVoice]) -> int:
         raise invalid_field("next_page_token", token, allowed, ErrorCode.INVALID_PARAMETER)
     ids = [voice.id for voice in voices]
     return ids.index(match[2]) + 1 if match[2] in ids else max(0, int(match[1]) - 1)
+
+
+def _searched(voice: ListedVoice) -> Iterator[str | None]:
+    shaped = _shaped(voice)
+    yield from (shaped.name, shaped.description, shaped.category, *shaped.labels.values())
 
 
 def _shaped(voice: ListedVoice) -> Voice:

@@ -31,6 +31,22 @@ from tests.service.voices.voice_server import (
 )
 
 
+async def test_other_vendors_searches_find_a_voice_by_all_its_fields() -> None:
+    async with server() as s:
+        added = (await s.add(language="en", description="A tone, growing.")).json()
+
+        async def found(path: str, **query: str) -> list[str]:
+            body = (await s.http.get(path, params=query)).json()
+            return [voice["name"] for voice in body.get("voices", body.get("data"))]
+
+        for query in ("ANN", "growing", added["id"]):
+            assert await found("/voices", q=query) == ["anna"]
+        for query in ("ANN", "growing", "en", "cloned"):
+            assert "anna" in await found("/v2/voices", search=query)
+        assert await found("/voices", q="shrinking") == []
+        assert await found("/v2/voices", search="shrinking") == []
+
+
 async def test_voice_can_be_added_used_and_deleted() -> None:
     async with server() as s:
         added = await s.add(language="en", description="A tone, growing.")
