@@ -50,10 +50,16 @@ class Outbox:
         self.queued_bytes += len(item.data)
         self._changed.set()
 
-    def drop_audio(self, handle: int) -> int:
-        """Remove a context's unwritten audio and messages about it, and return its samples."""
-        dropped = sum(item.samples for item in self._items if item.handle == handle)
-        self._items = deque(item for item in self._items if item.handle != handle)
+    def drop_audio(self, handle: int | None = None) -> int:
+        """Remove a context's unwritten audio and messages about it, and return its samples. Without
+        ``handle``, do so for all contexts.
+        """
+
+        def is_dropped(item: Item) -> bool:
+            return item.handle is not None and handle in (None, item.handle)
+
+        dropped = sum(item.samples for item in self._items if is_dropped(item))
+        self._items = deque(item for item in self._items if not is_dropped(item))
         self.queued_bytes = sum(len(item.data) for item in self._items)
         return dropped
 

@@ -287,6 +287,7 @@ class _SpeakDialect(Dialect):
                 self._flush()
             case {"type": "Clear"}:
                 self._clear()
+                self.socket.drop_audio()  # of earlier turns, whose end may wait for it to be sent
                 self.socket.send(self._counted("Cleared"))
             case {"type": "Close"}:
                 raise SocketClosing(NORMAL)

@@ -134,6 +134,10 @@ class Socket:
         """Queue a message."""
         self._outbox.put(Item(message))
 
+    def drop_audio(self) -> None:
+        """Remove all unwritten audio, also of contexts that are over."""
+        self._outbox.drop_audio()
+
     @property
     def contexts(self) -> list[SpeechContext]:
         """The contexts that are open or have more to send."""

@@ -27,6 +27,15 @@ async def test_drop_audio_removes_audio_of_one_context() -> None:
     assert box.drop_audio(1) == 0
 
 
+async def test_drop_audio_removes_audio_of_all_contexts() -> None:
+    box = Outbox(100)
+    for item in (Item(b"00", 0, 2), Item("x"), Item(b"11", 1, 3)):
+        box.put(item)
+    assert box.drop_audio() == 5
+    assert box.queued_bytes == 1
+    assert await box.get() == Item("x")
+
+
 async def test_outbox_limit_does_not_count_taken_items() -> None:
     box = Outbox(10)
     for number in range(5):

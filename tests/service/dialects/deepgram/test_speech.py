@@ -14,6 +14,7 @@ from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
 from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, gateway
+from tests.service.memory import served
 
 
 async def test_socket_speaks_two_turns() -> None:
@@ -184,6 +185,39 @@ async def test_clear_drops_audio_of_old_turn() -> None:
         assert talk.audio == s16(server.whole(TEXTS[0]))
         await talk.send("Clear")
         assert await talk.next() == {"type": "Cleared", "sequence_id": 2}
+
+
+async def test_clear_drops_unsent_audio_of_turns_that_are_over() -> None:
+    async with served(**EXACT) as service, service.socket("/v1/speak") as socket:
+
+        async def speak(text: str) -> None:
+            made = service.talker.rows_made
+            socket.send({"type": "Speak", "text": text})
+            socket.send({"type": "Flush"})
+            async with asyncio.timeout(60):
+                while service.talker.rows_made == made:
+                    await asyncio.sleep(0.002)
+            await service.until_free()
+
+        assert isinstance(await socket.next(), dict)
+        socket.reading.clear()
+        for text in TEXTS:
+            await speak(text)
+        socket.send({"type": "Clear"})
+        await speak(TEXTS[0])
+        socket.reading.set()
+        heard, told = [b""], list[str]()
+        while len(told) < 4:
+            message = await socket.next()
+            if isinstance(message, dict):
+                told.append(message["type"])
+                heard.append(b"")
+            elif message is not None:
+                heard[-1] += message
+        assert told == ["Flushed", "Flushed", "Cleared", "Flushed"]
+        before, *cleared, after, _ = heard
+        assert len(before) < len(s16(service.whole(TEXTS[0])))  # what was being sent
+        assert (cleared, after) == ([b"", b""], s16(service.whole(TEXTS[0])))
 
 
 async def test_close_after_flush_stops_speech() -> None:
