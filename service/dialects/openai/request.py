@@ -236,9 +236,9 @@ class SpeechBody(TextOptions):
         description="A name of `GET /v1/models`: the served model's or an alias. "
         "Without it, the served model.",
     )
-    stream_format: Literal["audio", "sse"] = Field(
+    stream_format: Literal["audio", "sse"] | None = Field(
         "audio",
-        description="`audio`: the body is the audio. `sse`: server-sent events, "
+        description="`audio`, or null: the body is the audio. `sse`: server-sent events, "
         "`speech.audio.delta` with base64 audio and at last `speech.audio.done`.",
     )
     stream: StrictBool = Field(

@@ -141,7 +141,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
         renderer = _EventRenderer(heard_frame_s(body, runtime))
     ignored = ignored_fields(body, runtime)
     response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
-    if body.stream_format == "audio" and format_ == "pcm":
+    if body.stream_format != "sse" and format_ == "pcm":
         response.headers.update(_PCM_HEADERS)
     response.headers.update(warning_header(body, runtime))
     return response

@@ -193,3 +193,15 @@ async def test_vllm_omni_max_new_tokens_equals_max_frames() -> None:
     assert len(cut.content) == 20 * SPEC.hop_length * 2
     assert whole.content[: len(cut.content) // 2] == cut.content[: len(cut.content) // 2]
     assert len(whole.content) > len(cut.content)
+
+
+async def test_vllm_omni_stream_format_null_is_plain_audio() -> None:
+    """Its own default, which clients that send every field of its model send too."""
+    body = {"input": SENTENCES[0], "response_format": "pcm", "stream_format": None}
+    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+        answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        assert answer.content == s16(server.whole(SENTENCES[0]))
+        assert (answer.headers["content-type"], answer.headers["x-sample-rate"]) == (
+            "audio/pcm",
+            "24000",
+        )
