@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from service.audio.factory import make_stream_encoder
 from service.contexts.options import Prepare, SpeechPlan, plan_speech, require_model
@@ -201,8 +201,9 @@ class TextOptions(SpeechOptions):
 
     voice: Name | VoiceId | None = Field(
         None,
+        validation_alias=AliasChoices("voice", "speaker"),
         description='A name of `GET /v1/audio/voices`, also as `{"id": name}`. OpenAI\'s own '
-        "names (alloy, ash, ...) stand for the default voice.",
+        "names (alloy, ash, ...) stand for the default voice. vLLM-Omni's name is `speaker`.",
     )
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
         None,

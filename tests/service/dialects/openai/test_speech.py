@@ -205,3 +205,24 @@ async def test_vllm_omni_stream_format_null_is_plain_audio() -> None:
             "audio/pcm",
             "24000",
         )
+
+
+async def test_vllm_omni_speaker_is_another_name_for_voice() -> None:
+    body = {"input": SENTENCES[0], "response_format": "pcm"}
+    batches: list[dict[str, Any]] = [
+        {"items": [{"input": SENTENCES[0], "speaker": "nobody"}]},
+        {"items": [{"input": SENTENCES[0]}], "speaker": "nobody"},
+    ]
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        path = "/v1/audio/speech"
+        spoken = await http.post(path, json=body | {"speaker": "default"})
+        assert spoken.content
+        assert "x-talkwire-ignored" not in spoken.headers
+        for wrong in (
+            await http.post(path, json=body | {"speaker": "nobody"}),
+            await http.get(path, params=body | {"speaker": "nobody"}),
+        ):
+            assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "unknown_voice")
+        for batch in batches:
+            (result,) = (await http.post(path + "/batch", json=batch)).json()["results"]
+            assert result["code"] == "unknown_voice"
