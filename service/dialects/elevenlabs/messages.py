@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from service.contexts.speech_context import TextRenderer
 from service.dialects.elevenlabs.request import NAME, VoiceSettings
@@ -172,7 +172,11 @@ class ClientMessage(BaseModel):
     """
 
     text: str | None = None
-    context_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    context_id: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None,
+        # ElevenLabs' guides have the first name, its own client's model of this message the second
+        validation_alias=AliasChoices("context_id", "contextId"),
+    )
     flush: bool | None = None
     close_context: bool | None = None
     close_socket: bool | None = None

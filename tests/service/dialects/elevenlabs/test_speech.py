@@ -91,6 +91,16 @@ async def test_contexts_do_not_mix_and_ids_can_be_reused() -> None:
         assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
 
 
+async def test_context_id_may_have_the_name_of_the_official_model() -> None:
+    """``WebsocketTtsClientMessageMulti`` of ElevenLabs' clients is sent with ``contextId``."""
+    async with gateway(**EXACT) as server, multi(server) as talk:
+        for context, text in (("a", ONE), ("b", TWO)):
+            await talk.send(text=text, contextId=context, flush=True)
+            await talk.send(close_context=True, contextId=context)
+            await talk.until(is_final(context))
+            assert talk.sounds[context] == s16(server.whole(text))
+
+
 async def test_messages_without_context_id_share_one_context() -> None:
     async with gateway(**EXACT) as server, multi(server) as talk:
         await talk.send(text=ONE + " ")
