@@ -104,7 +104,8 @@ class _StreamContext:
             text += " "
         self.speech.append(text)
         self._aligner.append(text)
-        self._has_text, self._is_flushed = True, False
+        self._has_text = True
+        self._is_flushed &= text.isspace()  # whitespace needs no flush
         if self._auto_mode:
             self.speech.flush("flush")
 

@@ -34,6 +34,15 @@ async def test_close_context_after_flush_speaks_to_end() -> None:
         assert talk.sounds["a"] == s16(whole(server, ONE, TWO))
 
 
+async def test_close_context_after_flush_and_whitespace_speaks_to_end() -> None:
+    async with gateway(FakeTalker(**SLOW), **EXACT) as server, multi(server) as talk:
+        await talk.send(text=ONE, context_id="a", flush=True)
+        await talk.send(text="\n", context_id="a")
+        await talk.send(close_context=True, context_id="a")
+        await talk.until(is_final("a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
 async def test_second_close_context_interrupts() -> None:
     async with gateway(FakeTalker(**SLOW)) as server, multi(server, auto_mode="true") as talk:
         await open_context(talk, "a", ONE, TWO)
