@@ -430,4 +430,6 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
             aligner.append(body.text)
             renderer = timed(aligner, is_wav=format_.encoding == "wav")
         ignored = ["language_code"] if body.language_code else []
-        return HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)
+        response = HttpSpeech(runtime, plan, body.text, TABLE, renderer, ignored)
+        response.headers["request-id"] = request_id
+        return response

@@ -61,6 +61,7 @@ async def test_speech_body_is_audio(path: str) -> None:
         assert answer.content == s16(whole(server, 7))
         assert answer.headers["content-type"] == "audio/pcm"
         assert answer.headers["transfer-encoding"] == "chunked"
+        assert answer.headers["request-id"] == answer.headers["x-request-id"]
         await server.until_free()
 
 
