@@ -26,7 +26,7 @@ class Outbox:
         #: Bytes in the queue.
         self.queued_bytes = 0
         self._max_bytes = max_bytes
-        self._changed = asyncio.Event()
+        self._changed, self._shrunk = asyncio.Event(), asyncio.Event()
         self._closed = False
         self.overflowed = asyncio.Event()
 
@@ -61,7 +61,14 @@ class Outbox:
         dropped = sum(item.samples for item in self._items if is_dropped(item))
         self._items = deque(item for item in self._items if not is_dropped(item))
         self.queued_bytes = sum(len(item.data) for item in self._items)
+        self._shrunk.set()
         return dropped
+
+    async def room(self) -> None:
+        """Wait until at most a quarter of the bound is queued."""
+        while self.queued_bytes > self._max_bytes // 4:
+            self._shrunk.clear()
+            await self._shrunk.wait()
 
     def close(self, last_words: Item | None = None) -> None:
         """Let the reader take the queued messages, ``last_words``, and then None."""
@@ -80,4 +87,5 @@ class Outbox:
             await self._changed.wait()
         item = self._items.popleft()
         self.queued_bytes -= len(item.data)
+        self._shrunk.set()
         return item

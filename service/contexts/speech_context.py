@@ -113,8 +113,6 @@ class SpeechContext(ContextSink):
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._clock = PlaybackClock(self._heard_rate)
         self._pump = EncoderPump(encoder, tasks, self.fail)
-        if room is None and plan.buffered:  # nothing else would slow the codec down
-            room = self._pump.room
         self._driver = ContextDriver(runtime, plan, self, tasks, room, lease.caller)
         #: Total number of the codec's samples, including those in the encoder.
         self.given_samples = 0
@@ -198,6 +196,10 @@ class SpeechContext(ContextSink):
             sent = played_ms * self._plan.encoder.sample_rate / 1000
             played = self._timeline.to_codec(int(min(sent, self._timeline.sent_samples)))
         self._driver.post(events.CancelAsked(played, self.given_samples - written))
+
+    async def encoder_room(self) -> None:
+        """Wait for room in the encoder's queue."""
+        await self._pump.room()
 
     # -- state
 

@@ -168,7 +168,13 @@ class Socket:
             self.heard_at = time.monotonic()
             closed()
 
-        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over)
+        async def room() -> None:
+            await context.encoder_room()
+            await self._outbox.room()
+
+        # a lead limits the others; nothing else would slow the codec down for buffered audio
+        waits = room if plan.buffered else None
+        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over, waits)
         self._contexts[handle] = context
         if not plan.buffered:  # writes of buffered audio say nothing of playback
             self._acks.follow(handle, context.on_read)
