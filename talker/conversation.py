@@ -2,9 +2,10 @@
 
 The talker process holds a conversation's history as ids (``talker.request_table``). This module
 keeps its length and the last utterance. If an utterance can continue the history, only its own text
-goes to the process. Otherwise the conversation starts over: if the process is a new one or has lost
-the frames, or the history would leave too few positions for the utterance. It then begins with the
-last utterance, whose rows travel like a voice's, or, if that is too long as well, with nothing.
+goes to the process. Otherwise the conversation starts over: if the process is a new one, has lost
+the frames or kept an utterance whose end was not taken here, or if the history would leave too few
+positions for the utterance. It then begins with the last utterance, whose rows travel like a
+voice's, or, if that is too long as well, with nothing.
 
 Prompts, as sequences of ids and rows::
 
@@ -36,7 +37,7 @@ from talker.prompts import MAX_EARLIER_ROWS
 
 
 class Gone(Exception):
-    """The process no longer has the history that a request continues; no rows were made."""
+    """The process has no history, or another, than a request continues; no rows were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def continued(
     room = min(room, longest or max_positions)
     if talk.held and positions <= room:
         # the history in the process includes the voices
-        kept = {"goes_on": True, "clips": ()}
+        kept = {"continues": talk.held, "clips": ()}
         message = _in_talk(whole, talk, more, positions, max_positions, **kept)
         return Order(message, turn, positions, is_delayed)
     ids, clips = whole.ids, whole.clips

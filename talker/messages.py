@@ -34,11 +34,11 @@ class TextSpan(msgspec.Struct, frozen=True):
 class Generate(msgspec.Struct, tag="generate", frozen=True):
     """Speak a prompt. All sampling parameters are set; the child has no defaults.
 
-    An utterance of a ``conversation`` (a number from 1 on) is kept if it reaches its own end. With
-    ``goes_on`` the ids follow the kept ones, which become the first part of the prompt; if those
-    are not available, the answer is Failed with ``gone``. ``clips`` are the rows of voices, and
-    after them those of the last utterance if the prompt starts over, in the order of their
-    positions. ``ras_win_len`` 0: no repetition-aware sampling.
+    An utterance of a ``conversation`` (a number from 1 on) is kept if it reaches its own end. If it
+    ``continues`` that many kept positions, the ids follow the kept ones, which become the first
+    part of the prompt; if there are not exactly so many, the answer is Failed with ``gone``.
+    ``clips`` are the rows of voices, and after them those of the last utterance if the prompt
+    starts over, in the order of their positions. ``ras_win_len`` 0: no repetition-aware sampling.
     """
 
     handle: int
@@ -51,7 +51,7 @@ class Generate(msgspec.Struct, tag="generate", frozen=True):
     clips: tuple[VoiceRows, ...] = ()
     text: TextSpan | None = None
     conversation: int = 0
-    goes_on: bool = False
+    continues: int = 0
     ras_win_len: int = 0
     ras_max_repeat: int = 1
 
@@ -139,8 +139,8 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     """A request failed before its end.
 
     ``refused``: the engine did not accept it. ``lost``: its frames were no longer in the frame
-    table. ``gone``: the history that it continues is no longer there; it may be sent again without.
-    ``broken``: any other failure of this request alone.
+    table. ``gone``: the history that it continues is not the one there; it may be sent again
+    without. ``broken``: any other failure of this request alone.
     """
 
     handle: int

@@ -198,10 +198,13 @@ class RequestTable:
         return handle in self._states
 
     def add(self, request: Generate) -> RequestState | None:
-        """Add a request. Returns None if the history that it continues is not there."""
+        """Add a request. Returns None if the history that it continues is not the one there."""
         history = None
-        if request.goes_on and (history := self._conversations.get(request.conversation)) is None:
-            return None
+        if request.continues:
+            history = self._conversations.get(request.conversation)
+            # longer if it has an utterance whose consumer left before it took the last rows
+            if history is None or len(history.ids) != request.continues:
+                return None
         core = history.core if history else self._idlest_core()
         state = RequestState(request, history, core, since=history.since if history else None)
         state.is_kept = request.conversation > 0

@@ -127,6 +127,22 @@ async def test_truncated_and_closed_utterances_are_not_continued(
     engine.forget("cut")
 
 
+async def test_utterance_closed_after_its_end_in_process_is_not_continued(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    """The process has kept it, so the conversation starts over from the last one that was heard."""
+    one = Speaker(engine, oracle, "left")
+    await one.go_on()
+    left = one.start(one.talk.next_text(30))
+    await anext(left)
+    await until(lambda: engine.live == 0)  # no more than ``hold_rows`` rows wait
+    await left.aclose()
+    one.talk.start_over()
+    await one.go_on()
+    await one.go_on()
+    engine.forget("left")
+
+
 async def test_utterance_waits_for_previous_utterance(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:

@@ -55,7 +55,7 @@ class TestContinuation:
         talk.held, talk.last = 146, Turn((7, 50, 8), rows(3))
         then = order(talk)
         assert (then.message.ids, then.turn, then.positions) == (TURN, TURN, 150)
-        assert (then.message.goes_on, then.message.conversation) == (True, 4)
+        assert (then.message.continues, then.message.conversation) == (146, 4)
         assert then.message.clips == ()
         assert then.message.text == TextSpan(1, (0, 1, 5))
         assert then.message.max_frames == 50
@@ -67,7 +67,7 @@ class TestContinuation:
         over = order(talk).message
         assert over.ids == (*HEAD, 7, 50, 8, *(8, 8, 8), *TURN)
         assert over.clips == (VOICE, OTHER, VoiceRows(rows(3).tobytes(), 6))
-        assert (over.goes_on, over.conversation) == (False, 4)
+        assert (over.continues, over.conversation) == (0, 4)
         assert over.text == TextSpan(10, (0, 1, 5))
         assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
 
@@ -81,7 +81,7 @@ class TestContinuation:
     def test_continuation_limit_of_checkpoint_restarts_prompt_sooner(self) -> None:
         talk = Conversation(4)
         talk.held, talk.last = 20, Turn((7, 50, 8), rows(3))
-        assert continued(whole(), len(HEAD), talk, 200, 24).message.goes_on
+        assert continued(whole(), len(HEAD), talk, 200, 24).message.continues
         over = continued(whole(), len(HEAD), talk, 200, 23)
         assert len(over.message.clips) == 3
         assert over.positions == len(HEAD) + 6 + len(TURN)
@@ -130,8 +130,9 @@ class TestConversation:
         assert talk.last is not None
         assert talk.last.ids == TURN
         assert np.array_equal(talk.last.rows, rows(8))
+        held = talk.held
         await take(talk, process)
-        assert process.asked[1].goes_on
+        assert process.asked[1].continues == held
         assert talk.held == len(HEAD + TURN) + 8 + len(TURN) + 8
 
     @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ class TestConversation:
         assert len(process.asked) == 1
         await first.aclose()
         assert await second == SPOKEN
-        assert not process.asked[1].goes_on
+        assert not process.asked[1].continues
 
     async def test_close_after_last_piece_counts_as_complete(self) -> None:
         talk, process = Conversation(1), Process()
@@ -181,7 +182,7 @@ class TestConversation:
         process.answers = [SPOKEN, Gone(), SPOKEN]
         await take(talk, process)
         assert await take(talk, process) == SPOKEN
-        assert [m.goes_on for m in process.asked] == [False, True, False]
+        assert [m.continues > 0 for m in process.asked] == [False, True, False]
         assert len(process.asked[2].clips) == 3
         assert talk.held == len(process.asked[2].ids) + 8
 
@@ -268,12 +269,12 @@ class TestRequestTable:
         assert first is not None
         assert (busy.core, first.core) == (0, 1)
         speak(requests, first, 5, 6)
-        then = requests.add(ask(3, ids=TURN, goes_on=True))
+        then = requests.add(ask(3, ids=TURN, continues=9))
         assert then is not None
         assert then.prompt == [*HEAD, *TURN, FRAME_BASE + 5, FRAME_BASE + 6, *TURN]
         assert (then.clips, then.core, then.since) == ((VOICE, OTHER), 1, 5)
         speak(requests, then, 9)
-        third = requests.add(ask(4, ids=TURN, goes_on=True))
+        third = requests.add(ask(4, ids=TURN, continues=14))
         assert third is not None
         assert third.prompt == [*then.prompt, *TURN]
         assert third.since == 5
@@ -284,27 +285,36 @@ class TestRequestTable:
     ) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1, conversation=conversation)), 1, finish=finish)
-        assert requests.add(ask(2, conversation=conversation, goes_on=True)) is None
+        assert requests.add(ask(2, conversation=conversation, continues=8)) is None
         assert 2 not in requests
+
+    def test_longer_history_than_expected_is_not_continued(self) -> None:
+        """An utterance had ended here when its consumer left without its last rows."""
+        requests = RequestTable(slots=1024)
+        speak(requests, requests.add(ask(1)), 1)
+        speak(requests, requests.add(ask(2, ids=TURN, continues=8)), 2)
+        assert requests.add(ask(3, ids=TURN, continues=8)) is None
+        speak(requests, requests.add(ask(4)), 4)  # it starts over
+        assert requests.add(ask(5, ids=TURN, continues=8)) is not None
 
     def test_forget_during_speech_leaves_no_history(self) -> None:
         requests = RequestTable(slots=1024)
         speaking = requests.add(ask(1))
         requests.forget(6)
         speak(requests, speaking, 1)
-        assert requests.add(ask(2, goes_on=True)) is None
+        assert requests.add(ask(2, continues=8)) is None
 
     def test_lose_before_first_frame_allows_resend_and_drops_history(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
-        assert requests.add(ask(2, goes_on=True)) is not None
+        assert requests.add(ask(2, continues=8)) is not None
         assert requests.lose(2)
-        assert requests.add(ask(3, goes_on=True)) is None  # the history's KV blocks may be wrong
+        assert requests.add(ask(3, continues=8)) is None  # the history's KV blocks may be wrong
 
     def test_lose_after_first_frame_forbids_resend(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
-        going = requests.add(ask(2, goes_on=True))
+        going = requests.add(ask(2, continues=8))
         assert going is not None
         requests.note(going, [FRAME_BASE + 2])
         assert not requests.lose(2)
@@ -313,7 +323,7 @@ class TestRequestTable:
     def test_paused_request_resumes_with_history_and_frames(self) -> None:
         requests = RequestTable(slots=1024)
         speak(requests, requests.add(ask(1)), 1)
-        going = requests.add(ask(2, ids=TURN, goes_on=True))
+        going = requests.add(ask(2, ids=TURN, continues=8))
         assert going is not None
         requests.note(going, [FRAME_BASE + 2])
         requests.pause(2)

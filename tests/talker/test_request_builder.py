@@ -177,7 +177,7 @@ def test_continuation_sends_only_turn_ids_within_limit(
     talk = Conversation(3)
     talk.held = 50
     then = intake.order(asking(voice="zero"), 1, talk)
-    assert (then.message.ids, then.turn, then.message.goes_on) == (turn, turn, True)
+    assert (then.message.ids, then.turn, then.message.continues) == (turn, turn, talk.held)
     taught = dataclasses.replace(checkpoint, continuation_positions=50 + len(turn) - 1)
     over = RequestBuilder(taught, ROOM, Voices(checkpoint), {}).order(asking(voice="zero"), 1, talk)
-    assert not over.message.goes_on
+    assert not over.message.continues

@@ -97,7 +97,7 @@ def test_forgotten_conversation_is_not_continued(
     requests.note(ask(requests, 1, conversation=6), [FRAME_BASE])
     requests.end(1, "stop")
     requests.forget(6)
-    assert requests.add(Generate(2, IDS, 50, 1.0, 0.9, 5, 3, conversation=6, goes_on=True)) is None
+    assert requests.add(Generate(2, IDS, 50, 1.0, 0.9, 5, 3, conversation=6, continues=4)) is None
 
 
 class Rows:
