@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from multiprocessing import active_children
 from typing import Any
 
@@ -23,7 +22,7 @@ from talker.vllm_requests import Refused
 from talker.vllm_setup import logger_factory
 
 log = logging.getLogger(__name__)
-#: With requests in flight, an engine without output for this long is considered dead.
+#: An engine with requests, whichever, and without output for this long is considered dead.
 _STALL_S = 60.0
 _STALL_CHECK_S = 1.0
 _NOT_STARTED = "vLLM's engine did not start: the first error in the log above says why"
@@ -53,7 +52,7 @@ class AsyncHost(Host):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_output = time.monotonic()
+        self._outputs = 0
 
     async def warm_up(self, request: Generate) -> None:
         """Speak one request to its end."""
@@ -80,7 +79,7 @@ class AsyncHost(Host):
                 self._handle(message)
 
     def _begin(self, state: RequestState) -> None:
-        self._last_output, engine_id = time.monotonic(), state.engine_id
+        engine_id = state.engine_id
         task = self._tasks[engine_id] = asyncio.create_task(self._speak(state))
         task.add_done_callback(lambda _: self._tasks.pop(engine_id, None))
 
@@ -90,11 +89,17 @@ class AsyncHost(Host):
             task.cancel()
 
     async def _watch(self) -> None:
+        """Return never. Raises EngineGone. Requests that come and go do not show that the engine
+        works, so the checks are counted. While this process is stopped there are none.
+        """
+        silent_s, outputs = 0.0, 0
         while True:
             await asyncio.sleep(_STALL_CHECK_S)
-            if self._is_dead():
-                raise EngineGone
-            if self._tasks and time.monotonic() - self._last_output > _STALL_S:
+            if outputs != self._outputs:
+                silent_s, outputs = 0.0, self._outputs
+            elif self._tasks:
+                silent_s += _STALL_CHECK_S
+            if silent_s > _STALL_S or self._is_dead():
                 raise EngineGone
 
     def _is_dead(self) -> bool:
@@ -112,7 +117,7 @@ class AsyncHost(Host):
                 prompt, params, state.engine_id, data_parallel_rank=core
             )
             async for output in outputs:
-                self._last_output = time.monotonic()
+                self._outputs += 1
                 self._give(self._read([output]))
         except asyncio.CancelledError:
             raise  # aborted or paused: generate() has told the engine
