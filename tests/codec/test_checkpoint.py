@@ -306,6 +306,14 @@ def test_higgs_checkpoint_in_original_form_is_read(
     assert_equal(found.decoder_tensors(), tensors)
 
 
+def test_higgs_checkpoint_in_original_form_with_bad_ratios_is_refused(
+    tmp_path: Path, tiny_tensors: Tensors
+) -> None:
+    folder = write(tmp_path / "original", original(tiny_tensors), {**ORIGINAL_JSON, "ratios": 8})
+    with pytest.raises(CheckpointError, match="configuration cannot be read"):
+        find_codec(folder)
+
+
 def test_higgs_codec_uses_as_many_quantizers_as_talker(
     tmp_path: Path, tiny: CodecConfig, tiny_tensors: Tensors
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codec.families.higgs.config import CodecConfig, parse_config
+from codec.families.higgs.config import CodecConfig, parse_config, parse_encoder_config
 from codec.family import CheckpointError
 
 
@@ -34,6 +34,7 @@ def test_parse_config_derives_codebook_count_from_bandwidth() -> None:
         {"acoustic_model_config": {"decoder_hidden_size": 100}},
         {"acoustic_model_config": {"hidden_size": "wide"}},
         {"sample_rate": None},
+        {"sample_rate": float("inf")},
         {"codebook_size": 0},
         {"codebook_size": -5},
         {"target_bandwidths": ["much"]},
@@ -43,3 +44,18 @@ def test_parse_config_derives_codebook_count_from_bandwidth() -> None:
 def test_parse_config_refuses_invalid_sizes(raw: dict) -> None:
     with pytest.raises(CheckpointError):
         parse_config(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"semantic_sample_rate": float("inf")},
+        {"downsample_factor": 0},
+        {"semantic_model_config": {"num_attention_heads": 0}},
+        {"semantic_model_config": {"num_conv_pos_embedding_groups": 0}},
+        {"semantic_model_config": {"num_conv_pos_embedding_groups": 7}},
+    ],
+)
+def test_parse_encoder_config_refuses_invalid_sizes(raw: dict) -> None:
+    with pytest.raises(CheckpointError):
+        parse_encoder_config(raw, CodecConfig())

@@ -175,7 +175,7 @@ def _as_converted(config: Mapping[str, Any]) -> dict[str, Any]:
     The original's ``n_filters`` and ``D`` are not the sizes of its acoustic model. Those are fixed
     in code, and are the defaults of ``CodecConfig``.
     """
-    ratios = list(config["ratios"])
+    ratios = config["ratios"]
     return {
         "sample_rate": config.get("sample_rate", 24_000),
         "codebook_size": config.get("bins", 1024),

@@ -103,7 +103,7 @@ def parse_config(raw: Mapping[str, Any], num_codebooks: int | None = None) -> Co
             decoder_dim=int(acoustic.get("decoder_hidden_size", full.decoder_dim)),
             ratios=ratios,
         )
-    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise CheckpointError("the codec's configuration cannot be read") from error
 
 
@@ -147,7 +147,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         hubert = self.hubert
         convs = {len(hubert.conv_dims), len(hubert.conv_strides), len(hubert.conv_kernels)}
-        if len(convs) != 1 or hubert.hidden % hubert.heads:
+        divides = not (hubert.hidden % hubert.heads or hubert.hidden % hubert.position_groups)
+        if len(convs) != 1 or not divides:
             raise CheckpointError("the semantic model's sizes do not fit together")
         if any(stride != 1 for stride in self.strides):
             raise CheckpointError("semantic blocks with strides are not known here")
@@ -189,7 +190,7 @@ def parse_encoder_config(raw: Mapping[str, Any], codec: CodecConfig) -> EncoderC
             hubert=_parse_hubert(raw.get("semantic_model_config") or {}),
             beam=int(raw.get("quantizer_beam", full.beam)),
         )
-    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise CheckpointError("the encoder's configuration cannot be read") from error
 
 
