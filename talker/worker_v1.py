@@ -48,7 +48,8 @@ class TalkerSampler:
         self._draw: Draw | None = None
         #: Index and text span of the requests with word timings.
         self._spans: dict[int, tuple[int, int]] = {}
-        #: Requests of the batch whose prompt has met a stale frame in any of its chunks.
+        #: Requests whose prompt has met a stale frame in any of its chunks. A preempted one stays
+        #: among them, since the prefix cache may have the chunk's blocks when it is taken up again.
         self._lost: frozenset[str] = frozenset()
 
     def __call__(self, logits: Tensor, sampling_metadata: Any, **_: Any) -> SamplerOutput:
@@ -104,7 +105,7 @@ class TalkerSampler:
             return torch.zeros(len(names), dtype=torch.bool)
         lost = lost_requests(stale, ends).tolist()
         here = {name for name, is_lost in zip(names, lost, strict=True) if is_lost}
-        self._lost = (self._lost | here) & frozenset(names)
+        self._lost = (self._lost | here).intersection(self._runner.requests)
         return torch.tensor([name in self._lost for name in names])
 
     def _nothing(self, batch: int) -> SamplerOutput:
