@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -238,7 +238,11 @@ class Runtime:
     @property
     def is_ready(self) -> bool:
         """Whether new contexts can be served now."""
-        return self.phase is Phase.READY and self.talker.is_ready and self.codec.is_ready
+        return self.phase is Phase.READY and self._are_engines_ready
+
+    @property
+    def _are_engines_ready(self) -> bool:
+        return self.talker.is_ready and self.codec.is_ready
 
     @property
     def is_draining(self) -> bool:
@@ -270,24 +274,20 @@ class Runtime:
             return
         self._held += 1
         try:
-            await self._wait_until_ready(self.settings.hold_s)
+            await _wait_until(lambda: self.is_ready or self.draining.is_set(), self.settings.hold_s)
         finally:
             self._held -= 1
             self.metrics.held.labels("served" if self.is_ready else "refused").inc()
 
     async def wait_for_restart(self) -> bool:
-        """Wait for restarting engines, and return whether they are ready. This may take longer than
-        ``hold_s``, since the client of an open context does not give up within seconds.
+        """Wait for restarting engines, also while draining, and return whether they are ready. This
+        may take longer than ``hold_s``, since the client of an open context does not give up within
+        seconds.
         """
         if self.settings.hold_s:
-            await self._wait_until_ready(max(_RESTART_S, self.settings.hold_s))
-        return self.is_ready
-
-    async def _wait_until_ready(self, most_s: float) -> None:
-        for _ in range(math.ceil(most_s / _HOLD_LOOK_S)):
-            if self.is_ready or self.draining.is_set():
-                break
-            await asyncio.sleep(_HOLD_LOOK_S)
+            most_s = max(_RESTART_S, self.settings.hold_s)
+            await _wait_until(lambda: self._are_engines_ready, most_s)
+        return self._are_engines_ready
 
     def require_slot(self) -> None:
         """Raise CapacityError unless a context of the caller can be served; a cheap check."""
@@ -302,3 +302,10 @@ class Runtime:
         if not (self.is_ready or may_wait):
             message = "The server is not ready yet."
             raise CapacityError(ErrorCode.NOT_READY, message, retry_after_ms=1000)
+
+
+async def _wait_until(is_over: Callable[[], bool], most_s: float) -> None:
+    for _ in range(math.ceil(most_s / _HOLD_LOOK_S)):
+        if is_over():
+            break
+        await asyncio.sleep(_HOLD_LOOK_S)

@@ -141,7 +141,7 @@ async def test_held_handshakes_are_limited_by_max_connections() -> None:
 
 
 @asynccontextmanager
-async def with_talker_down(**settings: object) -> AsyncIterator[tuple[SlowTalker, Client]]:
+async def with_talker_down(**settings: object) -> AsyncIterator[tuple[Starting, Client]]:
     """A context with text on a socket opened before the talker died."""
     async with Starting(**settings) as starting:
         starting.talker.may_start.set()
@@ -152,16 +152,27 @@ async def with_talker_down(**settings: object) -> AsyncIterator[tuple[SlowTalker
                 await talk.send("context.create", context_id="c", audio={"encoding": "pcm_f32le"})
                 await talk.send("text.append", context_id="c", text="Voice 1 part 0 frames 60.")
                 await talk.send("context.end", context_id="c")
-                yield starting.talker, talk
+                yield starting, talk
 
 
 async def test_context_on_open_socket_waits_for_talker_restart() -> None:
-    async with with_talker_down() as (talker, talk):
+    async with with_talker_down() as (starting, talk):
         handle = (await talk.until("context.created"))["handle"]
-        await talker.was_asked_in_vain.wait()
-        talker.is_down = False
+        await starting.talker.was_asked_in_vain.wait()
+        starting.talker.is_down = False
         done = await talk.until("context.done")
         assert done["reason"] == "complete"
+        assert len(talk.samples(handle)) == 60 * SPEC.hop_length
+
+
+async def test_open_context_waits_for_talker_restart_during_drain() -> None:
+    async with with_talker_down() as (starting, talk):
+        handle = (await talk.until("context.created"))["handle"]
+        await starting.talker.was_asked_in_vain.wait()
+        starting.runtime.begin_drain()
+        await talk.until("going_away")
+        starting.talker.is_down = False
+        assert (await talk.until("context.done"))["reason"] == "complete"
         assert len(talk.samples(handle)) == 60 * SPEC.hop_length
 
 
@@ -169,14 +180,14 @@ async def test_context_gets_engine_restarting_if_talker_stays_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "_RESTART_S", 0.1)
-    async with with_talker_down(hold_s=0.1) as (talker, talk):
+    async with with_talker_down(hold_s=0.1) as (starting, talk):
         error = await talk.error()
         assert (error["code"], error["retry_after_ms"]) == ("engine_restarting", 500)
-        assert talker.was_asked_in_vain.is_set()
+        assert starting.talker.was_asked_in_vain.is_set()
         assert (await talk.until("context.done"))["reason"] == "error"
 
 
 async def test_context_without_hold_is_refused_while_talker_is_down() -> None:
-    async with with_talker_down(hold_s=0.0) as (talker, talk):
+    async with with_talker_down(hold_s=0.0) as (starting, talk):
         assert (await talk.error())["code"] == "not_ready"
-        assert not talker.was_asked_in_vain.is_set()
+        assert not starting.talker.was_asked_in_vain.is_set()
