@@ -225,6 +225,7 @@ export class Client {
   async speak(text, options = {}) {
     const context = await this.createContext(options);
     context.feed(text).catch((error) => {
+      if (context._over || context._discarding) return; // often: the text was stopped as well
       context._settle(error);
       if (this.isOpen) this._send("context.cancel", { context_id: context.id });
     });

@@ -139,3 +139,23 @@ test("a text ends where the server takes no more of it", async () => {
   assert.deepEqual(types, ["context.create", "text.append", "context.end"]);
   assert.equal(context.errors[0].code, "text_too_long");
 });
+
+test("a text that fails once its speech was cancelled does not hide what was heard", async () => {
+  const { client, socket } = await open();
+  const stopped = {};
+  stopped.promise = new Promise((_, reject) => (stopped.reject = reject));
+  async function* words() {
+    yield "Hello ";
+    await stopped.promise;
+  }
+  const context = await client.speak(words());
+  await new Promise(setImmediate);
+  const cancelling = context.cancel(20);
+  stopped.reject(new DOMException("The text was stopped.", "AbortError"));
+  await new Promise(setImmediate);
+  socket.say({ type: "context.cancelled", context_id: context.id, text_spoken: "Hel" });
+  socket.say({ type: "metrics", context_id: context.id });
+  assert.equal((await cancelling).text_spoken, "Hel");
+  assert.equal(await context.finished, context);
+  assert.equal(socket.count("context.cancel"), 1);
+});
