@@ -387,7 +387,8 @@ export class Context {
 
   /** Tells the server how many samples of this context the listener has heard in all. */
   reportPlayed(samples) {
-    if (!this._over) this._send("playback", { played_samples: samples });
+    if (this._over || this._discarding) return; // after a cancel it would be refused
+    this._send("playback", { played_samples: samples });
   }
 
   /** Stops now; no audio is delivered from here on. Null: it was over already. */

@@ -159,3 +159,15 @@ test("a text that fails once its speech was cancelled does not hide what was hea
   assert.equal(await context.finished, context);
   assert.equal(socket.count("context.cancel"), 1);
 });
+
+test("no playback is reported once a speech was cancelled", async () => {
+  const { client, socket } = await open();
+  const context = await client.createContext();
+  context.reportPlayed(10);
+  const cancelling = context.cancel();
+  context.reportPlayed(20); // the server would refuse it
+  socket.say({ type: "context.cancelled", context_id: context.id });
+  await cancelling;
+  context.reportPlayed(30);
+  assert.deepEqual(socket.sent.map(({ type }) => type), ["context.create", "playback", "context.cancel"]);
+});
