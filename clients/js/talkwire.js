@@ -27,6 +27,8 @@ const VERSION_AND_TYPE = (1 << 4) | 1;
 const WRAP = 2 ** 32;
 /** Opus packets have no fixed size. */
 const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 };
+/** What these come at unless another rate is asked for. */
+const TELEPHONE_RATES = { pcm_mulaw: 8000, pcm_alaw: 8000 };
 /** The longest that a UTF-16 unit gets in JSON (`\u0000`), and room for the rest of a message. */
 const UNIT_BYTES = 6;
 const ENVELOPE_BYTES = 1024;
@@ -329,7 +331,8 @@ export class Context {
   constructor(client, create, callbacks) {
     this.id = create.context_id;
     this.encoding = create.audio?.encoding ?? "pcm_s16le";
-    this.sampleRate = create.audio?.sample_rate ?? client.session.sample_rate;
+    const rate = TELEPHONE_RATES[this.encoding] ?? client.session.sample_rate;
+    this.sampleRate = create.audio?.sample_rate ?? rate; // until the server tells
     this.delaySamples = 0; // what an Opus decoder gives before the first sample of audio
     this.handle = null;
     this.metrics = null;

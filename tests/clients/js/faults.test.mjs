@@ -171,3 +171,14 @@ test("no playback is reported once a speech was cancelled", async () => {
   context.reportPlayed(30);
   assert.deepEqual(socket.sent.map(({ type }) => type), ["context.create", "playback", "context.cancel"]);
 });
+
+test("a context knows the rate of its audio before any of it has come", async () => {
+  const { client } = await open();
+  const rate = async (audio) => (await client.createContext({ audio })).sampleRate;
+  assert.equal(await rate(undefined), 24_000);
+  assert.equal(await rate({ encoding: "pcm_f32le", sample_rate: 48_000 }), 48_000);
+  for (const encoding of ["pcm_mulaw", "pcm_alaw"]) {
+    assert.equal(await rate({ encoding }), 8000);
+    assert.equal(await rate({ encoding, sample_rate: 16_000 }), 16_000);
+  }
+});
