@@ -210,6 +210,8 @@ export class Client {
   async createContext({ onAudio, onError, onCancelled, onWords, ...options } = {}) {
     if (onWords) options = { timestamps: true, ...options };
     const create = { context_id: `c${++this._ids}`, ...options };
+    const earlier = this._contexts.get(create.context_id);
+    if (earlier?.cancelled) await earlier._forgotten.promise; // only its metrics are missing
     if (this._contexts.has(create.context_id)) throw new Error("context id in use");
     const context = new Context(this, create, { onAudio, onError, onCancelled, onWords });
     this._contexts.set(context.id, context);
@@ -308,15 +310,17 @@ export class Client {
     this._lost = error;
     this._greeted.reject(error);
     for (const pong of this._pings.values()) pong.reject(error);
-    for (const context of this._contexts.values()) context._settle(error);
-    this._contexts.clear();
-    this._handles.clear();
+    for (const context of this._contexts.values()) {
+      context._settle(error);
+      this._forget(context);
+    }
     this._socket.close(error.code === "protocol_error" ? 4002 : 1000);
     if (this.session) tell(this._options.onClose, error);
   }
 
   _forget(context) {
     this._contexts.delete(context.id);
+    context._forgotten.resolve();
     if (this._handles.get(context.handle) === context) this._handles.delete(context.handle);
   }
 }
@@ -352,6 +356,7 @@ export class Context {
     this._opened = deferred();
     this._stopped = deferred();
     this._finished = deferred();
+    this._forgotten = deferred(); // the server is done with it: its id is free
     /** Resolves to the context, also when it was cancelled; rejects with what ended it. */
     this.finished = this._finished.promise;
   }

@@ -182,3 +182,19 @@ test("a context knows the rate of its audio before any of it has come", async ()
     assert.equal(await rate({ encoding, sample_rate: 16_000 }), 16_000);
   }
 });
+
+test("the id of a cancelled context is free as soon as the cancel was answered", async () => {
+  const { client, socket } = await open();
+  for (const end of [() => socket.say({ type: "metrics", context_id: "a" }), () => client.close()]) {
+    const first = await client.createContext({ context_id: "a" });
+    await assert.rejects(client.createContext({ context_id: "a" }), /in use/);
+    const cancelling = first.cancel();
+    socket.say({ type: "context.cancelled", context_id: "a" });
+    await cancelling;
+    const opening = client.createContext({ context_id: "a" });
+    end();
+    if (!client.isOpen) return assert.rejects(opening, { code: "connection_lost" });
+    (await opening).end();
+    socket.say({ type: "context.done", context_id: "a", reason: "complete" });
+  }
+});
