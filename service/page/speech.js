@@ -105,8 +105,12 @@ export class Speech {
 
   #onChunk(chunk) {
     if (this.stopped || this.over) return;
+    try {
+      this.playback.push(chunk.samples);
+    } catch (error) {
+      return this.#fail(error);
+    }
     this.record.onChunk(chunk);
-    this.playback.push(chunk.samples);
     this.reporting ??= setInterval(() => this.#report(), REPORT_MS);
     this.on.chunk(chunk.samples);
   }

@@ -86,6 +86,16 @@ export class FakeSocket extends EventTarget {
     this.dispatchEvent(Object.assign(new Event("message"), { data: JSON.stringify(message) }));
   }
 
+  /** A context's next audio: so many samples of silence. */
+  sayAudio(handle, sequence, offset, samples) {
+    const view = new DataView(new ArrayBuffer(12 + 2 * samples));
+    view.setUint8(0, 0x11);
+    view.setUint16(2, handle, true);
+    view.setUint32(4, sequence, true);
+    view.setUint32(8, offset, true);
+    this.dispatchEvent(Object.assign(new Event("message"), { data: view.buffer }));
+  }
+
   send(text) {
     const message = JSON.parse(text);
     this.sent.push(message);

@@ -100,6 +100,22 @@ test("the latest press of Speak is the one that is heard", async () => {
   assert.deepEqual(FakeNode.made[0].told, ["stop"]);
 });
 
+test("a speech of which more comes than can be held has failed", async () => {
+  await openPage();
+  press();
+  const [socket] = FakeSocket.made;
+  socket.greet();
+  await settled();
+  const much = 160 * 24_000;
+  socket.sayAudio(0, 0, 0, much);
+  assert.equal(at("error").hidden, true);
+  socket.sayAudio(0, 1, much, 1); // nothing has been played yet
+  assert.equal(at("error-code").textContent, "no_sound");
+  assert.equal(at("status").textContent, "It did not work.");
+  assert.deepEqual(FakeNode.made[0].told, ["chunk", "stop"]);
+  assert.equal(socket.count("context.cancel"), 1);
+});
+
 test("Stop undoes a press of Speak that has not come to anything yet", async () => {
   await openPage();
   press();
