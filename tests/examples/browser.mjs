@@ -1,4 +1,5 @@
 // Runs the script of examples/browser.html: clicks "speak", and tells how many samples were played.
+// With STOP, clicks "stop" once a chunk plays, and tells what the page says then.
 
 const elements = {};
 globalThis.document = {
@@ -7,6 +8,9 @@ globalThis.document = {
 
 let played = 0;
 let clock = 0;
+const { STOP } = process.env;
+let tellPlaying;
+const playing = new Promise((resolve) => (tellPlaying = resolve));
 
 class Source {
   connect() {}
@@ -16,6 +20,8 @@ class Source {
   start(at) {
     if (at < clock) throw new Error("a chunk was started before the one ahead of it had ended");
     clock = at + this.buffer.duration;
+    tellPlaying();
+    if (STOP) return; // it plays on, until its context is closed, and does not tell of that
     played += this.buffer.length;
     queueMicrotask(() => this.onended());
   }
@@ -43,5 +49,11 @@ globalThis.AudioContext = class {
 };
 
 await import(process.argv[2]);
-await elements.speak.onclick();
+const speaking = elements.speak.onclick();
+if (STOP) {
+  await playing;
+  elements.stop.onclick();
+}
+await speaking;
+if (elements.speak.disabled || !elements.stop.disabled) throw new Error("the buttons are stuck");
 console.log(`${played} samples; ${elements.status.textContent}`);

@@ -138,30 +138,49 @@ async def test_telephony_sends_speech_as_rtp_talkspurt() -> None:
     assert len({head[8:12] for head in heads}) == 1
 
 
-@pytest.mark.skipif(NODE is None, reason="no Node.js here")
-async def test_browser_example_plays_speech(tmp_path: Path) -> None:
-    """Run the page's script with stubs of the browser features that it uses."""
+async def run_page(server: Gateway, folder: Path, **env: str) -> str:
+    """Run the page's script with stubs of the browser features that it uses; return its status."""
     page = (EXAMPLES / "browser.html").read_text()
     (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
     client = (ROOT / "clients/js/talkwire.js").as_uri()
+    script = script.replace("../clients/js/talkwire.js", client)
+    script = script.replace("ws://127.0.0.1:8000/v1/tts/stream", server.url)
+    (folder / "page.mjs").write_text(script)
+    assert NODE is not None
+    process = await asyncio.create_subprocess_exec(
+        NODE,
+        "--experimental-websocket",
+        Path(__file__).parent / "browser.mjs",
+        folder / "page.mjs",
+        env=os.environ | env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(60):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, out.decode()
+    return out.decode().splitlines()[-1]
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js here")
+async def test_browser_example_plays_speech(tmp_path: Path) -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
-        script = script.replace("../clients/js/talkwire.js", client)
-        script = script.replace("ws://127.0.0.1:8000/v1/tts/stream", server.url)
-        (tmp_path / "page.mjs").write_text(script)
-        assert NODE is not None
-        process = await asyncio.create_subprocess_exec(
-            NODE,
-            "--experimental-websocket",
-            Path(__file__).parent / "browser.mjs",
-            tmp_path / "page.mjs",
-            env=os.environ | {"TEXT": TEXT},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await process.communicate()
-        assert process.returncode == 0, out.decode()
+        told = await run_page(server, tmp_path, TEXT=TEXT)
         count = len(wanted(server, "Hello there.", "How are you?"))
-    assert out.decode().splitlines()[-1] == f"{count} samples; {count / 24_000:.1f} s of speech"
+    assert told == f"{count} samples; {count / 24_000:.1f} s of speech"
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js here")
+async def test_browser_example_is_stopped(tmp_path: Path) -> None:
+    text = "Hello there. " * 60
+    async with gateway(FakeTalker(row_s=0.001)) as server:
+        told = await run_page(server, tmp_path, TEXT=text, STOP="1")
+    assert told == f"0 samples; Unheard: {text}"
 
 
 def test_readme_lists_every_example() -> None:
