@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from talkwire_client import protocol
 from talkwire_client.client import Client
@@ -294,3 +295,44 @@ async def test_speech_has_server_warning() -> None:
 
     async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
         assert speech.warning == "It could be better."
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_cancel_is_sent_once_over_slow_connection(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second cancel is another task's, or that of leaving after the first was interrupted."""
+    written, room = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        assert (await peer.expect(protocol.ContextCancel)).played_ms == 20.0
+        await room.wait()
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        with pytest.raises(ConnectionClosed):
+            await peer.receive()
+
+    async with fake_server(script) as url, Client(url) as client:
+        send = client.send
+
+        async def send_slowly(message: protocol.ClientMessage) -> None:
+            await send(message)
+            written.set()
+            await room.wait()
+
+        speech = client.speak()
+        await speech.__aenter__()
+        monkeypatch.setattr(client, "send", send_slowly)
+        with pytest.raises(TypeError):
+            await speech.cancel([])  # type: ignore[arg-type]
+        first = asyncio.create_task(speech.cancel(20.0))
+        await written.wait()
+        if interrupted:
+            first.cancel()
+            await asyncio.wait([first])
+        second = asyncio.create_task(speech.cancel())
+        await asyncio.sleep(0)
+        room.set()
+        assert await second == cancelled(speech.context_id)
+        await speech.__aexit__(None, None, None)
+        assert first.cancelled() is interrupted

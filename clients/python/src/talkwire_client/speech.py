@@ -198,7 +198,8 @@ class Speech:
         self._over = asyncio.Event()
         self._forgotten = asyncio.Event()  # the server is done with this context: its id is free
         self._waiters = 0
-        self._discards = self._cancel_sent = False
+        self._discards = False
+        self._cancelling: asyncio.Task[ClientError | None] | None = None  # sends the cancel
         self._sequence = self._offset = 0
 
     # -- public
@@ -311,7 +312,7 @@ class Speech:
             await self.append(text)
         else:
             async for part in text:
-                if self._over.is_set() or self._cancel_sent:
+                if self._over.is_set() or self._cancelling is not None:
                     return
                 if any(error.code == wire.ErrorCode.TEXT_TOO_LONG for error in self.errors):
                     break
@@ -328,7 +329,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
-        if self.done is None and not self._cancel_sent:
+        if self.done is None and self._cancelling is None:
             await self._connection.send(wire.Playback(self.context_id, played_samples))
 
     async def cancel(self, played_ms: float | None = None) -> wire.ContextCancelled | None:
@@ -487,16 +488,30 @@ class Speech:
         """Cancel unless it is over, and wait for the metrics for a limited time."""
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                cancelled_before = self._cancel_sent
+                cancelled_before = self._cancelling is not None
                 await self.cancel()
                 if not cancelled_before:  # a caller who cancelled did not ask for this wait
                     await self._wait_forgotten()
 
     async def _send_cancel(self, played_ms: float | None) -> None:
-        """Send a cancel, but only once, since a second one would be refused."""
-        if not self._cancel_sent:
-            await self._connection.send(wire.ContextCancel(self.context_id, played_ms))
-            self._cancel_sent = True
+        """Send a cancel, but only once, since a second one would be refused.
+
+        It is sent even if the caller is cancelled while the connection is slow.
+        """
+        if self._cancelling is None:
+            heard_ms = None if played_ms is None else float(played_ms)  # raises here, not there
+            cancel = wire.ContextCancel(self.context_id, heard_ms)
+            self._cancelling = asyncio.create_task(self._send(cancel))
+        if (error := await asyncio.shield(self._cancelling)) is not None:
+            raise error
+
+    async def _send(self, message: wire.ClientMessage) -> ClientError | None:
+        """Send a message in a task of its own; return what nobody may wait for."""
+        try:
+            await self._connection.send(message)
+        except ClientError as error:
+            return error
+        return None
 
     async def _wait(self, event: asyncio.Event) -> None:
         self._waiters += 1
