@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import PosixPath
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -247,6 +248,15 @@ async def test_speak_refuses_unknown_option_or_encoding() -> None:
         client.speak("Hello.", voise="default", sampel_rate=8000)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="mp3"):
         client.speak("Hello.", encoding="mp3")
+
+
+async def test_speak_refuses_value_that_json_cannot_hold() -> None:
+    """When the speech was entered, it waited for an answer to what it could not send."""
+    client = Client()
+    with pytest.raises(TypeError, match="PosixPath"):
+        client.speak("Hello.", voice=PosixPath("emma"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="surrogates"):
+        client.speak("Hello.", scene="\ud800")
 
 
 async def test_client_and_speech_refuse_misuse() -> None:

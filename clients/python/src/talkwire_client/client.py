@@ -176,7 +176,8 @@ class Client:
             The speech; enter it to begin.
 
         Raises:
-            TypeError: There is no option of that name.
+            TypeError: There is no option of that name, or JSON has no such value.
+            ValueError: There is no such encoding, or a text is not Unicode.
         """
         if on_words is not None:
             options.setdefault("timestamps", True)

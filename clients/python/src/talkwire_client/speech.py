@@ -96,8 +96,8 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
         options: The caller's options.
 
     Raises:
-        TypeError: There is no option of that name.
-        ValueError: There is no such encoding.
+        TypeError: There is no option of that name, or JSON has no such value.
+        ValueError: There is no such encoding, or a text is not Unicode.
     """
     given: dict[str, Any] = {"context_id": context_id, **options}
     if "encoding" in given:
@@ -106,9 +106,11 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
     sampling = {n: given.pop(n) for n in wire.SamplingOptions.__struct_fields__ if n in given}
     if unknown := given.keys() - set(wire.ContextCreate.__struct_fields__):
         raise TypeError(f"no such option of a speech: {', '.join(sorted(unknown))}")
-    return wire.ContextCreate(
+    create = wire.ContextCreate(
         **given, audio=wire.AudioOptions(**audio), sampling=wire.SamplingOptions(**sampling)
     )
+    wire.encode_message(create)  # raises here, before the server is to answer it
+    return create
 
 
 def split_text(text: str, limits: wire.Limits) -> list[str]:

@@ -116,7 +116,8 @@ class SyncClient:
             The speech; enter it to begin.
 
         Raises:
-            TypeError: There is no option of that name.
+            TypeError: There is no option of that name, or JSON has no such value.
+            ValueError: There is no such encoding, or a text is not Unicode.
         """
         parts = text if isinstance(text, str | None) else _iterate_in_thread(text)
         return SyncSpeech(self._loop, self._client.speak(parts, on_words=on_words, **options))
