@@ -38,7 +38,9 @@ async def test_connect_without_server_raises_no_server_error() -> None:
         await _connect(url)
 
 
-@pytest.mark.parametrize("url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", ""])
+@pytest.mark.parametrize(
+    "url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", "ws://x..y/", ""]
+)
 async def test_connect_refuses_invalid_url(url: str) -> None:
     with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
         await _connect(url)

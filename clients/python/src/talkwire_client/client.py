@@ -402,6 +402,8 @@ async def _open_socket(
         ) from error
     except InvalidHandshake as error:
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
+    except UnicodeError as error:  # a host name with an empty or overlong part
+        raise NoServerError(f"not a WebSocket address: {url}") from error
     except (OSError, TimeoutError) as error:
         raise NoServerError(f"no server answers at {url}") from error
 
