@@ -10,6 +10,7 @@ from websockets.http11 import Request, Response
 from talkwire_client import protocol
 from talkwire_client.client import Client
 from talkwire_client.errors import (
+    ClientError,
     ConnectionLostError,
     NoServerError,
     ProtocolError,
@@ -44,6 +45,14 @@ async def test_connect_without_server_raises_no_server_error() -> None:
 async def test_connect_refuses_invalid_url(url: str) -> None:
     with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
         await _connect(url)
+
+
+@pytest.mark.parametrize("key", ["talkwire_1\n", "talkwire_€"])
+async def test_connect_refuses_key_that_no_header_can_hold(key: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        await Client(f"ws://127.0.0.1:{_unused_port()}/", api_key=key).connect()
+    assert not isinstance(refused.value, NoServerError)
+    assert key.strip() not in str(refused.value)
 
 
 async def test_connect_times_out_on_silent_server() -> None:

@@ -86,8 +86,7 @@ class Client:
         self.going_away: wire.GoingAway | None = None
         self._url, self._ssl, self._open_timeout_s = url, ssl_context, open_timeout_s
         self._headers = dict(headers or {})
-        if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._api_key = api_key
         self._framing = framing
         self._socket: ClientConnection | None = None
         self._server: wire.SessionCreated | None = None
@@ -110,6 +109,7 @@ class Client:
         """Connect. Entering the client does the same.
 
         Raises:
+            ClientError: The API key has characters that no header can hold.
             NoServerError: Nothing answers at the address.
             RefusedError: The handshake was answered with another HTTP status than 101.
             ServerError: The server sent an error, for example when it is full.
@@ -117,7 +117,12 @@ class Client:
         """
         if self._socket is not None:
             raise RuntimeError("a client connects once; make another one")
-        socket = await _open_socket(self._url, self._headers, self._ssl, self._open_timeout_s)
+        headers = self._headers
+        if (key := self._api_key) is not None:
+            if not (key.isascii() and key.isprintable()):  # such as the end of a file's line
+                raise ClientError("the API key has characters that no key has")
+            headers = headers | {"Authorization": f"Bearer {key}"}
+        socket = await _open_socket(self._url, headers, self._ssl, self._open_timeout_s)
         try:
             self._server = await _receive_greeting(socket, self._open_timeout_s)
         except BaseException:
