@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -13,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from talkwire_client import protocol
 from talkwire_client.errors import ConnectionLostError, NoServerError, ServerError
 from talkwire_client.protocol import AudioFlags
-from talkwire_client.sync_client import SyncClient, SyncSpeech
+from talkwire_client.sync_client import SyncClient, SyncSpeech, _iterate_in_thread
 from tests.clients.fake_server import Peer, Script, cancelled, fake_server, metrics, speak_between
 
 
@@ -233,6 +234,27 @@ def test_sync_speech_exit_does_not_wait_for_text_iterator() -> None:
             next(iter(speech))
         assert not written.is_set()
         written.set()
+
+
+async def test_sync_text_thread_ends_if_text_is_left_before_its_last_part() -> None:
+    at_last = threading.Event()
+    threads = []
+
+    def text() -> Iterator[str]:
+        threads.append(threading.current_thread())
+        yield "one"
+        yield "two"
+        at_last.set()
+        yield "three"
+
+    parts = _iterate_in_thread(text())
+    assert await anext(parts) == "one"
+    while not at_last.is_set() or len(asyncio.all_tasks()) == 1:  # until it waits for room
+        await asyncio.sleep(0)
+    await parts.aclose()
+    async with asyncio.timeout(60):
+        while threads[0].is_alive():
+            await asyncio.sleep(0)
 
 
 def test_sync_speech_is_usable_from_two_threads() -> None:

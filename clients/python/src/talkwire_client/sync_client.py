@@ -309,6 +309,8 @@ async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
     abandoned = threading.Event()
 
     def put(part: tuple[T] | Exception | None) -> None:
+        if abandoned.is_set():
+            return  # there may be no room, and none will be made
         work = parts.put(part)
         try:
             asyncio.run_coroutine_threadsafe(work, loop).result()
