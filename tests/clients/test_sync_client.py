@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,27 @@ def test_sync_text_iterator_error_cancels_and_is_raised() -> None:
         ):
             list(speech)
         assert told.is_set()
+
+
+def test_sync_text_iterator_that_exits_is_an_error() -> None:
+    def pieces() -> Iterator[str]:
+        yield "Hello "
+        sys.exit("the model is gone")
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    with (
+        served(script) as url,
+        SyncClient(url) as client,
+        pytest.raises(RuntimeError, match="the text ended with SystemExit") as ended,
+        client.speak(pieces()) as speech,
+    ):
+        list(speech)
+    assert isinstance(ended.value.__cause__, SystemExit)
 
 
 def test_sync_text_iterator_of_none_is_refused() -> None:

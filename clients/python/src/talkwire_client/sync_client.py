@@ -319,7 +319,7 @@ async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
             abandoned.set()
 
     def pump() -> None:
-        end = None
+        end: Exception | None = None
         try:
             for item in items:
                 if abandoned.is_set():
@@ -327,6 +327,9 @@ async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
                 put((item,))
         except Exception as error:
             end = error
+        except BaseException as error:  # such as SystemExit, which would end the loop's thread
+            end = RuntimeError(f"the text ended with {type(error).__name__}")
+            end.__cause__ = error
         put(end)
 
     threading.Thread(target=pump, name="talkwire-text", daemon=True).start()
