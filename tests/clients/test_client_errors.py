@@ -250,13 +250,16 @@ async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
         with pytest.raises(ConnectionClosed):
             await peer.receive()
 
-    has_begun, is_over = asyncio.Event(), asyncio.Event()
+    has_begun, is_over, is_closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def text() -> AsyncIterator[str]:
-        yield "Hello "
-        has_begun.set()
-        await is_over.wait()
-        yield "there."
+        try:
+            yield "Hello "
+            has_begun.set()
+            await is_over.wait()
+            yield "there."
+        finally:
+            is_closed.set()
 
     async with (
         fake_server(script) as url,
@@ -270,6 +273,7 @@ async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
         is_over.set()
         assert speech._feeding is not None
         await speech._feeding
+        assert is_closed.is_set()
 
 
 async def test_no_playback_is_reported_of_ended_speech() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypedDict
 
@@ -304,7 +304,8 @@ class Speech:
     async def feed(self, text: str | AsyncIterable[str]) -> None:
         """Send a whole text, or the parts that an iterator yields as they arrive, and end. Stop if
         the speech is over, was cancelled or takes no more text: the server refuses later text, and
-        closes a connection on which it has to refuse much.
+        closes a connection on which it has to refuse much. A generator that is not read to its end
+        is closed, and with it an LLM's stream that it reads.
 
         Raises:
             ClientError: As ``append``.
@@ -313,12 +314,17 @@ class Speech:
         if isinstance(text, str):
             await self.append(text)
         else:
-            async for part in text:
-                if self._over.is_set() or self._cancelling is not None:
-                    return
-                if any(error.code == wire.ErrorCode.TEXT_TOO_LONG for error in self.errors):
-                    break
-                await self.append(part)
+            parts = aiter(text)
+            try:
+                async for part in parts:
+                    if self._over.is_set() or self._cancelling is not None:
+                        return
+                    if any(error.code == wire.ErrorCode.TEXT_TOO_LONG for error in self.errors):
+                        break
+                    await self.append(part)
+            finally:
+                if isinstance(parts, AsyncGenerator):
+                    await parts.aclose()
         await self.end()
 
     async def report_playback(self, played_samples: int) -> None:
