@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from pipecat.frames.frames import (
+    InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
@@ -161,6 +162,25 @@ async def test_overloaded_server_ends_turn_with_one_error() -> None:
     assert sum("overloaded" in error and "r-1" in error for error in talk.errors()) == 1
     assert not any("unknown_context" in error for error in talk.errors())
     assert talk.up[0].category is ErrorCategory.RATE_LIMIT
+
+
+async def test_interruption_cancels_context_that_is_being_opened() -> None:
+    """The interruption ends the task that sends the text, here while the connection is slow."""
+    sent = asyncio.Event()
+
+    class Slow(TalkwireTTSService):
+        async def _send(self, kind: str, **fields: object) -> None:
+            await super()._send(kind, **fields)
+            if kind == "context.create":
+                sent.set()
+                await asyncio.Event().wait()
+
+    script = Script()
+    async with scripted(script) as url, conversation(Slow(url=url)) as talk:
+        await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(f"{ONE} {OTHER}"))
+        await sent.wait()
+        await talk.queue(InterruptionFrame())
+    assert [m["type"] for m in script.heard] == ["context.create", "context.cancel"]
 
 
 class Refusing(Script):

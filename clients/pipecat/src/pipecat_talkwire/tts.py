@@ -135,8 +135,8 @@ class TalkwireTTSService(TalkwireConnection):
         options = self._settings.as_options()
         if self._has_word_timestamps:
             options["timestamps"] = True
+        self._contexts.add(context_id)  # an interruption may end this task while it sends
         await self._send("context.create", context_id=context_id, audio=audio, **options)
-        self._contexts.add(context_id)
 
     async def flush_audio(self, context_id: str | None = None) -> None:
         """Complete the turn's text: the rest is spoken, and then the context ends.
