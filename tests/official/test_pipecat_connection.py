@@ -183,6 +183,34 @@ async def test_interruption_cancels_context_that_is_being_opened() -> None:
     assert [m["type"] for m in script.heard] == ["context.create", "context.cancel"]
 
 
+async def test_interruption_cancels_context_of_turn_that_pauses() -> None:
+    """Pipecat has ended its own context of the turn by then, as nothing arrived for a while."""
+
+    class Begun(Script):
+        async def converse(self, socket: ServerConnection) -> None:
+            await socket.send(json.dumps(self.greeting))
+            async for data in socket:
+                message = json.loads(data)
+                self.heard.append(message)
+                if message["type"] == "context.create":
+                    created = {"type": "context.created", "handle": 0}
+                    await socket.send(json.dumps({**message, **created}))
+                elif message["type"] == "text.append":
+                    await socket.send(header(0, 0) + bytes(4800))
+
+    script = Begun()
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url, stop_frame_timeout_s=0.2)
+        async with conversation(tts) as talk:
+            await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(f"{ONE} {OTHER}"))
+            await talk.until_stopped(1)
+            await talk.queue(InterruptionFrame())
+    types = [m["type"] for m in script.heard]
+    assert types == ["context.create", "text.append", "context.cancel"]
+    assert talk.pcm() == bytes(4800)
+    assert talk.errors() == []
+
+
 class Refusing(Script):
     """Refuses every context with ``unknown_voice``."""
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from loguru import logger
-from pipecat.frames.frames import ErrorFrame, Frame, TTSAudioRawFrame, TTSStoppedFrame
+from pipecat.frames.frames import (
+    ErrorFrame,
+    Frame,
+    InterruptionFrame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import TTSSettings
 from pipecat.services.tts_service import TextAggregationMode
 from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.tracing.service_decorators import traced_tts
+from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
 from pipecat_talkwire import wire
@@ -163,6 +172,17 @@ class TalkwireTTSService(TalkwireConnection):
         if self._contexts.forget(context_id):
             await self._send("context.cancel", context_id=context_id)
         await super().on_audio_context_interrupted(context_id)
+
+    async def _handle_interruption(
+        self, frame: InterruptionFrame, direction: FrameDirection
+    ) -> None:
+        turn = self._turn_context_id
+        await super()._handle_interruption(frame, direction)
+        # Nothing arrived for a while: Pipecat has no context any more for a turn that the server
+        # has one for.
+        if turn and turn != self._turn_context_id and self._contexts.forget(turn):
+            with contextlib.suppress(ConnectionClosed):
+                await self._send("context.cancel", context_id=turn)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
         """Handle a context that Pipecat ended because nothing arrived for a while.
