@@ -2,7 +2,8 @@
 
     python examples/batch.py lines.txt --out speech/ --at-once 4
 
-Lines that are there already are left out, so a batch that was stopped can be started again.
+Lines that are there already are left out, so a batch that was stopped can be started again. A line
+without anything to say, such as a row of dashes, is named and left out too.
 Needs talkwire-client (pip install ./clients/python) and a server (make run).
 """
 
@@ -13,7 +14,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from talkwire_client import Client, ClientError, ServerError, WavWriter
+from talkwire_client import Client, ClientError, ErrorCode, ServerError, WavWriter
 
 #: Waits between attempts, where the server does not say when to come back.
 RETRY_S = 1.0
@@ -39,12 +40,15 @@ async def worker(client: Client, queue: asyncio.Queue[tuple[str, Path]], voice: 
             try:
                 await speak(client, text, path, voice)
             except ServerError as error:
+                if error.code in (ErrorCode.INVALID_TEXT, ErrorCode.TEXT_TOO_LONG):
+                    print(f"{path}: {error}", file=sys.stderr)
+                    break
                 if not error.retryable:
                     raise
                 await asyncio.sleep((error.retry_after_ms or 1000 * RETRY_S) / 1000)
             else:
+                print(path)
                 break
-        print(path)
         queue.task_done()
 
 

@@ -90,7 +90,7 @@ async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
 
 async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
     lines, out = tmp_path / "lines.txt", tmp_path / "speech"
-    texts = ["One.", "", "Two and three.", "Four."]
+    texts = ["One.", "", "Two and three.", "Four.", "---"]
     lines.write_text("\n".join(texts))
     async with gateway(FakeTalker(row_s=0.001), max_contexts=2, **EXACT) as server:
         arguments = ("batch.py", lines, "--out", out, "--at-once", "8", "--url", server.url)
