@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from talkwire_client import Client, ClientError, Speech, WavWriter, play
+from talkwire_client import Client, ClientError, PlayerError, Speech, WavWriter, play
 
 
 async def tokens(text: str) -> AsyncIterator[str]:
@@ -70,5 +70,5 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(arguments()))
-    except ClientError as error:
+    except (ClientError, PlayerError) as error:
         sys.exit(str(error))

@@ -81,6 +81,23 @@ async def test_native_client_writes_speech_to_wav(tmp_path: Path) -> None:
     assert told == f"{len(spoken) / 24_000:.1f} s of speech\n"
 
 
+async def test_native_client_tells_that_there_is_no_player(tmp_path: Path) -> None:
+    async with gateway(FakeTalker(row_s=0.001)) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            EXAMPLES / "native_client.py",
+            TEXT,
+            "--play",
+            "--url",
+            server.url,
+            env=os.environ | {"PATH": str(tmp_path)},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, told = await process.communicate()
+    assert process.returncode == 1
+    assert told.decode().splitlines() == ["no player found: install pw-play, aplay, ffplay or play"]
+
+
 async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
     out = tmp_path / "speech.wav"
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
