@@ -107,6 +107,8 @@ class NativeRenderer:
         self._id, self._encoding = create.context_id, create.audio.encoding
         self._handle, self._framing, self._render_error = handle, framing, render_error
         self._sequence = self._offset = 0
+        #: Whether the next frame follows an underrun. The encoder may hold its audio back.
+        self._is_late = False
 
     def render(self, output: Output) -> Sequence[Message]:
         """See Renderer."""
@@ -130,8 +132,10 @@ class NativeRenderer:
                 return [*failed, self._metrics(report), done]
 
     def _frames(self, audio: Audio) -> Iterator[Revocable]:
-        flags = AudioFlags.DISCONTINUITY if audio.late else AudioFlags.NONE
+        self._is_late |= audio.late
         for number, packet in enumerate(audio.packets):
+            flags = AudioFlags.DISCONTINUITY if self._is_late else AudioFlags.NONE
+            self._is_late = False
             if audio.is_last and number == len(audio.packets) - 1:
                 flags |= AudioFlags.LAST
             if not self._sequence:
@@ -140,7 +144,6 @@ class NativeRenderer:
             yield Revocable(self._framed(header, packet.data), packet.samples)
             self._sequence += 1
             self._offset += packet.samples
-            flags = AudioFlags.NONE
 
     def _framed(self, header: AudioHeader, data: bytes) -> str | bytes:
         match self._framing:

@@ -295,6 +295,20 @@ async def test_native_frames_flag_late_audio_once() -> None:
         assert flags == [AudioFlags.FIRST, none, AudioFlags.DISCONTINUITY, none]
 
 
+async def test_native_frames_flag_late_audio_that_encoder_held_back() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, None, 20))
+        rig.audio(480, first=True)
+        rig.audio(480)
+        for late in (True, False, False, False):  # each fills half a message of 20 ms
+            rig.context.on_audio(SendAudio(tone(240), 960, False, False, False, late), ())
+        await rig.take()  # audio.started
+        packed = [await rig.take() for _ in range(4)]
+        flags = [AudioHeader.unpack(frame).flags for frame in packed if isinstance(frame, bytes)]
+        none = AudioFlags.NONE
+        assert flags == [AudioFlags.FIRST, none, AudioFlags.DISCONTINUITY, none]
+
+
 async def test_cancel_revokes_words_with_audio() -> None:
     async with asyncio.TaskGroup() as tasks:
         rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE))
