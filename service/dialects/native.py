@@ -49,7 +49,13 @@ from service.transport.websocket import (
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire
-from streaming.protocol.binary import AudioFlags, AudioHeader, encode_message, parse_client_message
+from streaming.protocol.binary import (
+    AudioFlags,
+    AudioHeader,
+    encode_message,
+    parse_client_message,
+    parse_context_id,
+)
 from streaming.protocol.field_errors import invalid_parameter, unsupported
 from streaming.protocol.messages import ContextCreate
 from streaming.report import ContextReport
@@ -229,7 +235,7 @@ class NativeDialect(Dialect):
             context_id = getattr(message, "context_id", None)
             self._dispatch(message)
         except TalkwireError as error:
-            self.socket.send(self.render_error(error, context_id))
+            self.socket.send(self.render_error(error, context_id or parse_context_id(text)))
 
     def on_tick(self, now: float) -> None:
         """Fail contexts, or close the socket, after too long an idle time."""

@@ -16,6 +16,7 @@ from streaming.protocol.messages import (
     CLIENT_MESSAGES,
     SERVER_MESSAGES,
     ClientMessage,
+    Id,
     ServerMessage,
 )
 
@@ -30,7 +31,11 @@ class _Envelope(msgspec.Struct, frozen=True):
     type: str
 
 
-_envelope = msgspec.json.Decoder(_Envelope)
+class _Address(msgspec.Struct, frozen=True):
+    context_id: Id
+
+
+_envelope, _address = msgspec.json.Decoder(_Envelope), msgspec.json.Decoder(_Address)
 
 
 #: Class and decoder of each client message, by type.
@@ -63,6 +68,14 @@ def parse_client_message(text: str | bytes) -> ClientMessage:
         raise msgspec_error(error, text, message) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
+
+
+def parse_context_id(text: str | bytes) -> str | None:
+    """Return the id of the context that a refused message is about, if it has a valid one."""
+    try:
+        return _address.decode(text).context_id
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # ValidationError is a DecodeError
+        return None
 
 
 def encode_message(message: ClientMessage | ServerMessage) -> str:

@@ -31,6 +31,8 @@ BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"max_lead_ms": 10**9}, "invalid_parameter", "max_lead_ms"),
     ({"context_id": ""}, "invalid_message", "context_id"),
     ({"context_id": 4}, "invalid_message", "context_id"),
+    ({"context_id": "x" * 129}, "invalid_message", "context_id"),
+    ({"context_id": "\ud800"}, "invalid_json", None),
     ({"colour": "red"}, "invalid_message", "colour"),
 ]
 
@@ -43,6 +45,7 @@ async def test_context_create_error_names_invalid_option(
         await talk.send(**{"kind": "context.create", "context_id": "x", **fields})
         error = await talk.error()
         assert (error["code"], error.get("param")) == (code, param)
+        assert error.get("context_id") == (None if "context_id" in fields else "x")
         assert len(await talk.say("Still here.")) > 0
         assert server.runtime.admission.active == 0
 
