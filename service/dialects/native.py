@@ -6,7 +6,7 @@ One socket carries many contexts: JSON messages for control, binary messages for
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -60,6 +60,7 @@ from streaming.protocol.field_errors import invalid_parameter, unsupported
 from streaming.protocol.messages import ContextCreate
 from streaming.report import ContextReport
 from streaming.spec import Encoding
+from streaming.word_timing import WordTiming
 
 NAME = "native"
 
@@ -100,6 +101,10 @@ def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEnco
         raise RequestError(error.code, error.message, param=f"audio.{error.param}") from error
 
 
+#: The ends of words are rounded to 0.1 ms, and the audio of each utterance to whole samples.
+_ROUNDING_MS = 0.3
+
+
 class NativeRenderer:
     """See Renderer. ``render_error`` makes the message for an error of the context."""
 
@@ -115,11 +120,15 @@ class NativeRenderer:
         self._sequence = self._offset = 0
         #: Whether the next frame follows an underrun. The encoder may hold its audio back.
         self._is_late = False
+        self._rate = 1
+        #: Words that have not been told, each with its end in milliseconds of decoded audio.
+        self._untold: deque[tuple[WordTiming, float]] = deque()
 
     def render(self, output: Output) -> Sequence[Message]:
         """See Renderer."""
         match output:
             case Started(sample_rate, delay_samples):
+                self._rate = sample_rate
                 started = wire.AudioStarted(self._id, self._encoding, sample_rate, delay_samples)
                 return [encode_message(started)]
             case Audio():
@@ -127,15 +136,15 @@ class NativeRenderer:
             case Words():
                 return self._words(output)
             case Flushed(flush_id):
-                return [encode_message(wire.FlushDone(self._id, flush_id))]
+                return [*self._rest(), encode_message(wire.FlushDone(self._id, flush_id))]
             case Cancelled(generated_s, sent_s, played_s, spoken, remaining, report):
                 made, sent, played = (round(1000 * s, 1) for s in (generated_s, sent_s, played_s))
                 told = wire.ContextCancelled(self._id, made, sent, played, spoken, remaining)
                 return [encode_message(told), self._metrics(report)]
             case Done(reason, report, error):
-                failed = [] if error is None else [self._render_error(error, self._id)]
+                first = self._rest() if error is None else [self._render_error(error, self._id)]
                 done = encode_message(wire.ContextDone(self._id, reason))
-                return [*failed, self._metrics(report), done]
+                return [*first, self._metrics(report), done]
 
     def _frames(self, audio: Audio) -> Iterator[Revocable]:
         self._is_late |= audio.late
@@ -162,9 +171,24 @@ class NativeRenderer:
                 return encode_message(wire.Audio(self._id, *wrapped, audio=data))
 
     def _words(self, words: Words) -> list[Message]:
-        if not words.timings:
+        """Tell the words that end in the frames so far. The encoder may hold others' audio back."""
+        self._untold += [(word, word.end_ms + words.delay_ms) for word in words.timings]
+        sent_ms = 1000 * self._offset / self._rate + _ROUNDING_MS
+        ready: list[WordTiming] = []
+        while self._untold and self._untold[0][1] <= sent_ms:
+            ready.append(self._untold.popleft()[0])
+        return self._timestamps(ready)
+
+    def _rest(self) -> list[Message]:
+        """Tell all remaining words, since their audio was sent."""
+        words = [word for word, _ in self._untold]
+        self._untold.clear()
+        return self._timestamps(words)
+
+    def _timestamps(self, words: list[WordTiming]) -> list[Message]:
+        if not words:
             return []
-        told = [wire.Word(w.text, w.start, w.end, w.start_ms, w.end_ms) for w in words.timings]
+        told = [wire.Word(w.text, w.start, w.end, w.start_ms, w.end_ms) for w in words]
         return [Revocable(encode_message(wire.Timestamps(self._id, told)))]
 
     def _metrics(self, report: ContextReport) -> str:

@@ -61,6 +61,12 @@ async def test_every_word_timing_comes_once_with_correct_time(mode: str) -> None
         check(await words_of(peer, TEXT, mode=mode), TEXT)
 
 
+async def test_word_timings_wait_for_audio_held_back_for_whole_messages() -> None:
+    async with gateway(speaking()) as server, client(server.url) as peer:
+        audio = {"encoding": "pcm_f32le", "frame_ms": 1000}
+        check(await words_of(peer, TEXT, audio=audio), TEXT)
+
+
 async def test_word_timings_come_during_speech() -> None:
     async with gateway(speaking(row_s=0.002)) as server, client(server.url) as peer:
         handle = await peer.create("c", timestamps=True)
