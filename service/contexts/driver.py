@@ -256,7 +256,8 @@ class ContextDriver:
         """Count text against its caller's limits, unless the session refuses or ignores it."""
         if self.is_closed:
             return self._session.handle(event, now)
-        self._text_at = now
+        if event.text:
+            self._text_at = now
         accounts, caller = self._runtime.accounts, self._caller
         accounts.take_text(caller, len(event.text), now)
         try:

@@ -125,8 +125,10 @@ class SpeechContext(ContextSink):
     # -- requests of the client
 
     def append(self, text: str) -> None:
-        """Append text. Raises RequestError, CapacityError."""
-        if not self.is_closed:
+        """Append text; if empty, it only keeps the context alive. Raises RequestError,
+        CapacityError.
+        """
+        if text and not self.is_closed:
             self._require_slot()
         self._driver.post(events.TextAppended(text))
 

@@ -95,6 +95,9 @@ async def test_context_that_lost_its_slot_is_refused_then_speaks_later() -> None
             refused = await silent.error()
             assert (refused["code"], refused["context_id"]) == ("overloaded", "c")
             assert refused["retry_after_ms"]
+            await silent.send("text.append", context_id="c", text="")  # needs no slot
+            await silent.send("ping")
+            assert (await silent.next()) == {"type": "pong", "id": None}
             await other.send("context.cancel", context_id="d")
             await other.until("context.cancelled")
             await silent.send("text.append", context_id="c", text="And now? ")

@@ -99,6 +99,17 @@ async def test_drain_waits_for_rest_of_half_sentence() -> None:
         await draining
 
 
+async def test_drain_does_not_wait_after_empty_text() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create()
+        (context,) = server.runtime.open_contexts
+        for text, is_settled in (("", True), (" ", False)):
+            await talk.send("text.append", context_id="c", text=text)
+            await talk.send("ping")
+            await talk.until("pong")
+            assert context.is_settled(context.touched_at) is is_settled
+
+
 async def test_drain_waits_for_text_that_arrives_sentence_by_sentence() -> None:
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
