@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from service.admission import Admission
 from service.auth.authenticator import Authority, TokenSigner
-from service.auth.caller import current_caller
+from service.auth.caller import current_caller, serving
 from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
 from service.metrics import Metrics
@@ -25,7 +25,7 @@ from service.voices.cloning import Cloner, Transcriber
 from service.voices.registry import VoiceLibrary
 from service.voices.shipped import ShippedVoicesError, encode_shipped
 from streaming.errors import BackendError, CapacityError, ErrorCode
-from streaming.events import Failed, LeadLifted
+from streaming.events import Event, Failed, LeadLifted
 from streaming.ports import DecodeStats
 
 if TYPE_CHECKING:
@@ -177,17 +177,22 @@ class Runtime:
         if not self.draining.is_set():
             self.draining.set()
             self.timers.soon()
-            for context in list(self.open_contexts):
-                context.post(LeadLifted())
+            self._tell_contexts(LeadLifted())
             self._ending = asyncio.create_task(self._cut_at_deadline())
             log.info("draining", extra={"connections": self.connections})
 
     async def _cut_at_deadline(self) -> None:
         """Fail contexts that are still open after ``drain_s``, so that their clients know why."""
         await asyncio.sleep(self.settings.drain_s)
+        self.metrics.cut_by_drain.inc(len(self.open_contexts))
+        shutting_down = CapacityError(ErrorCode.DRAINING, "The server is shutting down.")
+        self._tell_contexts(Failed(shutting_down))
+
+    def _tell_contexts(self, event: Event) -> None:
+        """Post an event to all open contexts, on behalf of their callers, not of who drains."""
         for context in list(self.open_contexts):
-            self.metrics.cut_by_drain.inc()
-            context.post(Failed(CapacityError(ErrorCode.DRAINING, "The server is shutting down.")))
+            with serving(context.caller):
+                context.post(event)
 
     def end_drain(self) -> bool:
         """Accept new work again and return True, unless the server is about to end. Sockets that

@@ -187,7 +187,7 @@ class ContextDriver:
     ) -> None:
         self._runtime, self._sink, self._tasks = runtime, sink, tasks
         self._session, self._request = plan.session, plan.request
-        self._room, self._caller = room, caller
+        self._room, self.caller = room, caller
         self._working: set[asyncio.Task[None]] = set()
         self._speaking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -258,7 +258,7 @@ class ContextDriver:
             return self._session.handle(event, now)
         if event.text:
             self._text_at = now
-        accounts, caller = self._runtime.accounts, self._caller
+        accounts, caller = self._runtime.accounts, self.caller
         accounts.take_text(caller, len(event.text), now)
         try:
             return self._session.handle(event, now)

@@ -26,7 +26,15 @@ from service.auth.keys import Scope
 from service.contexts.driver import ContextDriver
 from service.logs import set_up
 from streaming.errors import ErrorCode, TalkwireError
-from streaming.events import AudioDecoded, AudioRead, Event, RowsReceived, TextAppended
+from streaming.events import (
+    AudioDecoded,
+    AudioRead,
+    Event,
+    Failed,
+    LeadLifted,
+    RowsReceived,
+    TextAppended,
+)
 from talker.fake import FakeTalker
 from talkwire_client import Client, RefusedError, SyncClient
 from tests.service.auth.keyring import bearer, entry, write_keys
@@ -367,10 +375,9 @@ def as_it_logs(level: str) -> Iterator[None]:
         root.setLevel(before)
 
 
-async def test_socket_callbacks_run_with_caller_of_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Messages, pongs and timers run in callbacks of the event loop, not in the socket's tasks."""
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[type[Event], set[str | None]]:
+    """The ids of the keys with which contexts handle each type of event."""
     served: dict[type[Event], set[str | None]] = {}
     post = ContextDriver.post
 
@@ -379,10 +386,36 @@ async def test_socket_callbacks_run_with_caller_of_connection(
         post(driver, event)
 
     monkeypatch.setattr(ContextDriver, "post", spy)
+    return served
+
+
+async def test_socket_callbacks_run_with_caller_of_connection(
+    tmp_path: Path, served: dict[type[Event], set[str | None]]
+) -> None:
+    """Messages, pongs and timers run in callbacks of the event loop, not in the socket's tasks."""
     keys = write_keys(tmp_path / "k.json", entry("k", "t"), entry("other", "u"))
     async with gateway(api_keys_file=keys) as server:
         async with client(server.url, additional_headers=bearer("k")) as talk:
             await talk.say("One sentence that is long enough to be read while it is spoken.")
         await server.until_free()
     assert {TextAppended, AudioRead, RowsReceived, AudioDecoded} <= set(served)
+    assert set().union(*served.values()) == {"key_k"}
+
+
+async def test_drain_is_told_to_contexts_with_their_own_caller(
+    tmp_path: Path, served: dict[type[Event], set[str | None]]
+) -> None:
+    keys = write_keys(tmp_path / "k.json", entry("ops", "t", "admin"), entry("k", "u"))
+    talker = FakeTalker(row_s=0.05, frames_per_character=50)
+    async with (
+        gateway(talker, api_keys_file=keys, drain_s=0.2) as server,
+        administered(server) as (http, _),
+        client(server.url, additional_headers=bearer("k")) as talk,
+    ):
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="This takes much too long. ")
+        await talk.until("audio.started")
+        assert (await http.post("/admin/drain", headers=bearer("ops"))).status_code == 202
+        assert (await talk.error())["code"] == "draining"
+    assert {LeadLifted, Failed} <= set(served)
     assert set().union(*served.values()) == {"key_k"}
