@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from service.audio.encoder import AudioEncoder
+from service.audio.filters import held_back_s
 from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
 from service.dialects.voice_aliases import resolve_voice
@@ -100,6 +101,8 @@ def session_settings(
     lead_ms = create.max_lead_ms or min(mine.default_lead_ms, mine.max_lead_ms)
     if lead_ms > mine.max_lead_ms:
         raise invalid_parameter("max_lead_ms", f"max_lead_ms may be {mine.max_lead_ms} at most.")
+    # Audio that waits for the rest of its message cannot be played, so it must not be all there is.
+    held_s = create.audio.frame_ms / 1000 + held_back_s(speed, spec.sample_rate)
     if create.mode == "whole" and create.chunking.chunk_ms is not None:
         raise invalid_parameter("mode", "chunk_ms needs the mode chunked.")
     layout = runtime.talker.row_layout
@@ -108,7 +111,7 @@ def session_settings(
         schedule=schedule_settings(mine, spec, create.chunking, speed, layout),
         bounds=partial(runtime.engine_pace.bounds, speed),
         mode=create.mode,
-        max_lead_s=math.inf if buffered else lead_ms / 1000,
+        max_lead_s=math.inf if buffered else max(lead_ms / 1000, held_s),
         speed=speed,
         layout=layout,
         trim_samples=mine.trim_silence_ms * spec.sample_rate // 1000,

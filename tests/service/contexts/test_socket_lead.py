@@ -47,6 +47,24 @@ async def test_native_audio_with_timestamps_is_sent_to_end(encoding: str) -> Non
         assert metrics["audio_ms"] == 1000 * len(server.whole(LONG)) / SPEC.sample_rate
 
 
+async def test_messages_longer_than_lead_are_filled_for_client_that_reports_playback() -> None:
+    options = {"audio": {"frame_ms": 1000}, "max_lead_ms": 400, "chunking": {"chunk_ms": 40}}
+    async with gateway() as server, client(server.url) as talk, asyncio.timeout(40):
+        await talk.create(**options)
+        await talk.send("text.append", context_id="c", text="Two seconds of speech. " * 2)
+        await talk.send("context.end", context_id="c")
+        heard, is_done = 0, False
+        while not is_done:
+            await talk.send("playback", context_id="c", played_samples=heard)
+            await talk.send("ping")
+            while not isinstance(message := await talk.next(), dict) or message["type"] != "pong":
+                if isinstance(message, dict):
+                    is_done |= message["type"] == "context.done"
+                else:  # it is played at once
+                    heard += len(talk.audio[message.handle][-1][1]) // 2
+        assert heard > 2 * SPEC.sample_rate
+
+
 async def test_cartesia_audio_with_timestamps_is_sent_to_end() -> None:
     async with gateway(speaking(row_s=0.004), **SHORT_LEAD) as server, cartesia(server) as talk:
         await say(talk, "a", LONG, add_timestamps=True)
