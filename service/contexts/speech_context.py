@@ -156,9 +156,9 @@ class SpeechContext(ContextSink):
             except CapacityError as error:
                 self.fail(error)
 
-    def touch(self) -> None:
-        """Keep the context alive."""
-        self._driver.touched_at = time.monotonic()
+    def touch(self, now: float | None = None) -> None:
+        """Keep the context alive: its idle time begins ``now``."""
+        self._driver.touched_at = time.monotonic() if now is None else now
 
     def on_played(self, sent_samples: int) -> None:
         """Record how many of the sent samples have been played."""

@@ -302,6 +302,9 @@ class Socket:
         if now - self._looked_at > _PAUSE_S:
             self._writing_since = None if self._writing_since is None else now
             self._acks.pardon(now)
+            self.heard_at = now
+            for context in self.contexts:
+                context.touch(now)
         self._looked_at = now
         # the time without progress in writing, or in the client's reading
         writing_s = 0.0 if self._writing_since is None else now - self._writing_since

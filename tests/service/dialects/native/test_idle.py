@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
+from service.timers import Look, TimerWheel
 from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
+from tests.service.memory import MemorySocket, served
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +33,41 @@ async def test_speaking_socket_is_not_idle() -> None:
     async with gateway(talker, session_idle_s=1.0) as server, client(server.url) as talk:
         talker.row_s = 0.02  # two seconds of work
         assert len(await talk.say("Twenty-two characters.")) > 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
+    """The housekeeping of each new socket, which only the test calls."""
+    looks: list[Look] = []
+
+    def join(wheel: TimerWheel, look: Look, wait_s: float) -> Callable[[], None]:
+        looks.append(look)
+        return lambda: None
+
+    monkeypatch.setattr(TimerWheel, "join", join)
+    return looks
+
+
+async def answer(talk: MemorySocket) -> str:
+    """Return the type of the first message up to the answer to a ping."""
+    talk.send({"type": "ping"})
+    message = await talk.next()
+    assert isinstance(message, dict)
+    return str(message["type"])
+
+
+@pytest.mark.parametrize("has_context", [False, True])
+async def test_pause_of_server_is_no_idle_time(has_context: bool, looks: list[Look]) -> None:
+    limits = {"context_idle_s": 2.0, "session_idle_s": 2.0}
+    async with served(**limits) as server, server.socket("/v1/tts/stream") as talk:
+        await talk.next()  # session.created
+        if has_context:
+            talk.send({"type": "context.create", "context_id": "c"})
+            await talk.next()
+        (look,), began = looks, time.monotonic()
+        look(began + 100.0)
+        assert await answer(talk) == "pong"
+        if not has_context:
+            for step in range(5):
+                look(began + 100.0 + step)
+            assert await answer(talk) == "error"
