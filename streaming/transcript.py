@@ -56,6 +56,17 @@ class Transcript:
         """
         self._marks.append((samples, text_end))
 
+    def on_cut(self, text_end: int, samples: int, *, has_words: bool) -> None:
+        """Record that an utterance was cut off after ``samples``. Its rest, up to ``text_end``, is
+        never heard, and counts as passed only once later audio is heard. ``has_words``: all of its
+        words that were heard have been recorded; otherwise these are estimated.
+        """
+        start, begin = self._marks[-1]
+        heard = 0 if has_words else int((samples - start) / self._rate * TYPICAL_CHARS_PER_S)
+        stop = min(text_end, begin + heard)
+        stop = begin + self._word_end(self.text[begin:stop], self.text[stop : stop + 1])
+        self._marks += [(samples, stop), (samples + 1, text_end)]
+
     def split(self, played: int, sent: int, pending_end: int | None) -> tuple[str, str]:
         """Split the text into the part heard after ``played`` samples, and the rest.
 

@@ -322,7 +322,11 @@ class UtteranceQueue:
             if utterance.words is not None:
                 last = utterance.words.finish(cut_off=utterance.cut_off)
                 commands += self._tell_words(last)
-            self._transcript.on_sent(utterance.text_end, self.sent_samples)
+            if utterance.cut_off:
+                has_words = utterance.words is not None
+                self._transcript.on_cut(utterance.text_end, self.sent_samples, has_words=has_words)
+            else:
+                self._transcript.on_sent(utterance.text_end, self.sent_samples)
             commands += [Flushed(flush_id) for flush_id in utterance.flush_ids]
         return commands
 

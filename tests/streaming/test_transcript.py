@@ -50,3 +50,26 @@ def test_split_without_spaces_cuts_between_characters() -> None:
     heard = [made.split(played, 1800, None)[0] for played in range(0, 1800, 100)]
     assert heard[1:6] == [made.text[:1], made.text[:1], made.text[:3], made.text[:4], made.text[:4]]
     assert set(heard) == {made.text[:end] for end in (0, 1, 3, 4, 6, 11, 12)}
+
+
+def test_split_leaves_rest_of_cut_utterance_until_later_audio_is_heard() -> None:
+    made = Transcript(RATE)
+    made.append("One two three four five. Next.")
+    end = made.locate("One two three four five.")
+    made.on_cut(end, 1000, has_words=False)  # a second has 14 characters
+    assert made.split(1000, 1000, None)[0] == "One two three "
+    assert made.split(500, 1000, None)[0] == "One two"
+    made.on_sent(made.locate("Next."), 2000)
+    assert made.split(1000, 2000, None)[0] == "One two three "
+    assert made.split(1500, 2000, None)[0] == "One two three four five. "
+    assert made.split(2000, 2000, None)[0] == made.text
+
+
+def test_split_after_cut_utterance_has_its_timed_words() -> None:
+    made = Transcript(RATE)
+    made.append("One two three four five.")
+    for word, samples in ((3, 300), (7, 600)):
+        made.on_sent(word, samples)
+    made.on_cut(made.locate(made.text), 1000, has_words=True)
+    assert made.split(1000, 1000, None) == ("One two", " three four five.")
+    assert made.split(599, 1000, None)[0] == "One "

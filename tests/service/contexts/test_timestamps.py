@@ -123,6 +123,23 @@ async def test_cancel_reports_exactly_played_words() -> None:
             )
 
 
+async def test_cancel_after_cut_utterance_reports_words_with_timings() -> None:
+    async with gateway(speaking()) as server, client(server.url) as peer:
+        await peer.create("c", timestamps=True, sampling={"max_frames": 40})
+        await peer.send("text.append", context_id="c", text=TEXT.split(".")[0])
+        await peer.send("context.flush", context_id="c", flush_id="f")
+        words: list[dict[str, Any]] = []
+        while (message := await peer.next()) != {
+            "type": "flush.done", "context_id": "c", "flush_id": "f"
+        }:  # fmt: skip
+            if isinstance(message, dict) and message["type"] == "timestamps":
+                words += message["words"]
+        await peer.send("context.cancel", context_id="c", played_ms=10_000)
+        cancelled = await peer.until("context.cancelled", "c")
+        assert 0 < len(words) < len(TEXT.split(".")[0].split())
+        assert cancelled["text_spoken"].split() == [word["text"] for word in words]
+
+
 async def test_cancel_is_followed_by_no_word_timings() -> None:
     async with gateway(speaking()) as server, client(server.url) as peer:
         await peer.create("c", timestamps=True)
