@@ -81,7 +81,8 @@ class Metrics:
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
         )
         self.cut_by_drain = self._counter(
-            "tts_contexts_cut_by_drain_total", "Contexts ended unfinished by the server's end."
+            "tts_contexts_cut_by_drain_total",
+            "Contexts ended unfinished by the end of the server or socket.",
         )
         self.audio = self._counter("tts_audio_seconds_total", "Audio sent.", protocol=PROTOCOLS)
         self.wasted = self._counter(

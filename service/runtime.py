@@ -196,7 +196,7 @@ class Runtime:
 
     def end_drain(self) -> bool:
         """Accept new work again and return True, unless the server is about to end. Sockets that
-        have announced the drain still close when their contexts are done.
+        have announced the drain still close when their contexts are done, without a deadline.
         """
         if self._is_ending:
             return False

@@ -46,7 +46,7 @@ from service.transport.websocket import (
     refuse,
     serve_socket,
 )
-from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import (
@@ -341,6 +341,9 @@ class NativeDialect(Dialect):
         if create.context_id in self._contexts:
             message = "This context is open already; it goes on undisturbed."
             raise RequestError(ErrorCode.CONTEXT_EXISTS, message, param="context_id")
+        if self.socket.is_leaving:
+            message = "This socket is about to close; open new contexts on another one."
+            raise CapacityError(ErrorCode.DRAINING, message)
         if len(self._contexts) >= limit:
             raise too_many_contexts(limit)
         if create.timestamps and not runtime.talker.has_word_timings:

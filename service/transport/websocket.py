@@ -79,7 +79,7 @@ class Dialect(ABC):
         """Do housekeeping, about twice a second."""
 
     def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
-        """Announce a drain: contexts have ``deadline_ms`` to finish, and new ones are refused."""
+        """Announce a drain, or that the socket is old: contexts have ``deadline_ms`` to finish."""
 
     def is_settled(self, now: float) -> bool:
         """Whether a drain need not wait for any context."""
@@ -117,6 +117,8 @@ class Socket:
         self._too_slow = self._is_closing = False
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
+        #: Whether the socket's end has been announced.
+        self.is_leaving = False
         self._looked_at = self._opened_at
         #: Identifies the socket in the logs.
         self.session_id = uuid.uuid4().hex
@@ -296,7 +298,8 @@ class Socket:
     def _keep(self, dialect: Dialect, now: float) -> float:
         """Do housekeeping: check for a slow reader, idle contexts, a revoked key, the socket's age
         and a drain. The last two are announced to the client, and wait until its contexts are
-        settled and all messages are written. Returns the seconds until the next check.
+        settled and all messages are written, or for ``drain_s``; contexts then get an error. After
+        a drain that was ended there is no such deadline. Returns the seconds until the next check.
         """
         settings, runtime = self.runtime.settings, self.runtime
         if now - self._looked_at > _PAUSE_S:
@@ -310,18 +313,30 @@ class Socket:
         writing_s = 0.0 if self._writing_since is None else now - self._writing_since
         self._too_slow = max(writing_s, self._acks.stuck_s(now)) > settings.slow_consumer_s
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
-        is_leaving = self._leave_at < math.inf
-        if not is_leaving and (is_old or runtime.draining.is_set()):
+        if not (is_old or runtime.draining.is_set()):
+            self._leave_at = math.inf
+        elif self._leave_at == math.inf:
             dialect.on_drain(round(1000 * settings.drain_s))
-            self._leave_at, is_leaving = now + settings.drain_s + _TELL_S, True
+            self._leave_at, self.is_leaving = now + settings.drain_s + _TELL_S, True
         is_written = self._outbox.is_empty and self._writing_since is None
-        if is_leaving and (now >= self._leave_at or (is_written and dialect.is_settled(now))):
+        is_settled = self.is_leaving and is_written and dialect.is_settled(now)
+        if now >= self._leave_at or is_settled:
             raise SocketClosing(GOING_AWAY)
+        if now >= self._leave_at - _TELL_S:
+            self._cut()
         if self._too_slow or not runtime.authority.is_welcome(self._caller):
             self._end(self._code)
         else:
             dialect.on_tick(now)
-        return _LEAVING_S if is_leaving else _HOUSEKEEPING_S
+        return _LEAVING_S if self.is_leaving else _HOUSEKEEPING_S
+
+    def _cut(self) -> None:
+        """Fail contexts that are still open at the deadline, so that the client knows why."""
+        message = "The context was not done before its socket had to close."
+        for context in self.contexts:
+            if not context.is_closed:
+                self.runtime.metrics.cut_by_drain.inc()
+                context.fail(CapacityError(ErrorCode.DRAINING, message))
 
     def _closing_error(self, dialect: Dialect) -> Item | None:
         """Return the last message, if the server has a reason to end the socket."""

@@ -187,6 +187,49 @@ async def test_end_drain_cancels_deadline_and_keeps_context() -> None:
         assert server.runtime.metrics.cut_by_drain._value.get() == 0
 
 
+async def test_end_drain_lifts_deadline_of_socket_that_announced_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talker, on_drain = FakeTalker(row_s=0.02, frames_per_character=4), NativeDialect.on_drain
+    async with gateway(talker, drain_s=0.1) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="It takes two seconds. ")
+
+        def end_at_once(dialect: NativeDialect, deadline_ms: int) -> None:
+            on_drain(dialect, deadline_ms)
+            assert server.runtime.end_drain()
+
+        monkeypatch.setattr(NativeDialect, "on_drain", end_at_once)
+        server.runtime.begin_drain()
+        await talk.send("context.end", context_id="c")
+        assert (await talk.until("context.done"))["reason"] == "complete"
+        with pytest.raises(ConnectionClosed):
+            await talk.until("never")
+        assert talk.socket.close_code == 1001
+
+
+async def test_second_drain_announces_its_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, on_tick = asyncio.Event(), NativeDialect.on_tick
+
+    def tick(dialect: NativeDialect, now: float) -> None:
+        on_tick(dialect, now)
+        looked.set()
+
+    talker = FakeTalker(row_s=0.05, frames_per_character=50)
+    async with gateway(talker, drain_s=30) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="This takes much too long. ")
+        for _ in range(2):
+            server.runtime.begin_drain()
+            await talk.until("going_away")
+            assert server.runtime.end_drain()
+            monkeypatch.setattr(NativeDialect, "on_tick", tick)
+            looked.clear()
+            await asyncio.wait_for(looked.wait(), 60)
+        await talk.send("context.cancel", context_id="c")
+        await talk.until("context.cancelled")
+
+
 async def test_drain_waits_for_client_that_reads_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
     text, ticked, on_tick = "One sentence to finish.", asyncio.Event(), NativeDialect.on_tick

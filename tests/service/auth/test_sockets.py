@@ -251,6 +251,9 @@ async def test_socket_over_max_session_finishes_contexts_and_closes() -> None:
         await talk.send("text.append", context_id="c", text="A sentence that takes its time.")
         await talk.send("context.end", context_id="c")
         assert (await talk.until("going_away"))["deadline_ms"] == 150_000
+        await talk.send("context.create", context_id="d")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("draining", "d")
         await talk.until("context.done")
         assert len(talk.samples(handle)) == len(server.whole("A sentence that takes its time."))
         with pytest.raises(ConnectionClosed) as closed:
@@ -259,6 +262,24 @@ async def test_socket_over_max_session_finishes_contexts_and_closes() -> None:
         assert closed.value.rcvd.code == 1001
         async with client(server.url):  # the server itself goes on
             assert server.runtime.is_ready
+
+
+async def test_context_unfinished_at_end_of_old_socket_gets_error() -> None:
+    talker = FakeTalker(row_s=0.05, frames_per_character=50)
+    limits = {"max_session_s": 0.1, "drain_s": 0.2}
+    async with gateway(talker, **limits) as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("text.append", context_id="c", text="This takes much too long.")
+        await talk.send("context.end", context_id="c")
+        await talk.until("going_away")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("draining", "c")
+        assert (await talk.until("context.done"))["reason"] == "error"
+        with pytest.raises(ConnectionClosed):
+            await talk.until("never")
+        assert talk.socket.close_code == 1001
+        assert server.runtime.metrics.cut_by_drain._value.get() == 1
+        await server.until_free()
 
 
 # -- the admin listener
