@@ -275,6 +275,12 @@ class NativeDialect(Dialect):
         """Announce the drain, so that the client opens its next context elsewhere."""
         self._say(wire.GoingAway(deadline_ms))
 
+    def on_leave(self) -> None:
+        """Fail the open contexts. A cancel would make clients drop audio that is not heard yet."""
+        message = "The socket closes; open a context on another one for more text."
+        for context in self.socket.contexts:
+            context.fail(CapacityError(ErrorCode.DRAINING, message))
+
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """Return an ``error`` message, with a request id that is also in the logs."""
         request_id = uuid.uuid4().hex

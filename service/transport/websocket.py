@@ -81,6 +81,9 @@ class Dialect(ABC):
     def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
         """Announce a drain, or that the socket is old: contexts have ``deadline_ms`` to finish."""
 
+    def on_leave(self) -> None:  # noqa: B027
+        """End the contexts that still wait for text, since the announced end has come."""
+
     def is_settled(self, now: float) -> bool:
         """Whether a drain need not wait for any context."""
         return all(context.is_settled(now) for context in self.socket.contexts)
@@ -321,6 +324,7 @@ class Socket:
         is_written = self._outbox.is_empty and self._writing_since is None
         is_settled = self.is_leaving and is_written and dialect.is_settled(now)
         if now >= self._leave_at or is_settled:
+            dialect.on_leave()
             raise SocketClosing(GOING_AWAY)
         if now >= self._leave_at - _TELL_S:
             self._cut()

@@ -16,6 +16,7 @@ from service.transport import websocket as socket
 from streaming.protocol.binary import HEADER_BYTES
 from streaming.spec import Codes, Samples
 from talker.fake import FakeTalker
+from talkwire_client import AudioChunk, Client, ServerError, Speech
 from tests.service.dialects.native.texts import SENTENCES
 from tests.service.live import SPEC, client, gateway
 from tests.service.memory import served
@@ -57,11 +58,31 @@ async def test_drain_closes_idle_clients_at_once() -> None:
         await talk.say("One sentence.", "d")
         await server.runtime.drain()
         await talk.until("going_away")
+        error = await talk.error()
+        assert (error["code"], error["context_id"]) == ("draining", "c")
+        assert (await talk.until("context.done"))["reason"] == "error"
         with pytest.raises(ConnectionClosed) as closed:
             await talk.until("never")
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
         assert server.runtime.admission.active == 0
+
+
+async def hear(speech: Speech, heard: list[AudioChunk]) -> None:
+    """Add all audio of ``speech`` to ``heard``."""
+    async for chunk in speech:
+        heard.append(chunk)
+
+
+async def test_drain_leaves_audio_that_waiting_client_has_not_heard() -> None:
+    text = "One sentence of a longer reply. "
+    async with gateway(**EXACT) as server, Client(server.url) as peer, peer.speak() as speech:
+        await speech.append(text)
+        await server.runtime.drain()  # while the client waits for more text
+        heard: list[AudioChunk] = []
+        with pytest.raises(ServerError, match="draining"):
+            await hear(speech, heard)
+        assert sum(chunk.samples for chunk in heard) == len(server.whole(text.strip()))
 
 
 @pytest.mark.long
