@@ -122,9 +122,19 @@ def _has_case(letter: str) -> bool:
     return letter.lower() != letter.upper()
 
 
+#: Thai and Lao, Burmese, Khmer, Chinese and Japanese.
+_WIDE = (
+    ("\u0e00", "\u0eff"),
+    ("\u1000", "\u109f"),
+    ("\u1780", "\u17ff"),
+    ("\u3040", "\u9fff"),
+    ("\U00020000", "\U0003ffff"),
+)
+
+
 def is_wide(char: str) -> bool:
     """Whether ``char`` belongs to a script that is written without spaces between words."""
-    return "\u3040" <= char <= "\u9fff" or "\U00020000" <= char <= "\U0003ffff"
+    return char >= "\u0e00" and any(first <= char <= last for first, last in _WIDE)
 
 
 def joins(before: str, after: str) -> bool:

@@ -30,6 +30,8 @@ TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
         ("<|emotion:awe|>Look <|prosody:pause|> up <|sfx:laughter|>haha", ["Look", "up", "haha"]),
         ("<|nothing|> here", ["<|nothing|>", "here"]),
         ("你好，世界。ok", ["你", "好，", "世", "界。", "ok"]),
+        ("ที่นี่ ok", ["ที่", "นี่", "ok"]),
+        ("မြန်မာ။ខ្មែរ", ["မြ", "န်", "မာ။", "ខ្", "មែ", "រ"]),
         ("\U0001f600 ... !", []),
     ],
 )
