@@ -7,6 +7,7 @@ an utterance that becomes too long once its numbers are written out as words.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -223,13 +224,18 @@ def _tear(part: str, said: int, most: int) -> list[str]:
         return [part]
     count = -(-said // most)
     size = max(1, -(-len(part) // count))
-    cuts = list(range(size, len(part), size))
-    edges = [0, *(cut for cut in cuts if not joins(part[cut - 1], part[cut])), len(part)]
+    tags = [tag.span() for tag in _TAG.finditer(part)]
+    cuts = [
+        next((first for first, end in tags if first < cut < end), cut)
+        for cut in range(size, len(part), size)
+    ]
+    edges = sorted({0, *(cut for cut in cuts if not joins(part[cut - 1], part[cut])), len(part)})
     return [part[start:end] for start, end in pairwise(edges)]
 
 
 #: ``<|`` opens a tag if it is closed within this many characters, without whitespace.
 _MAX_TAG_CHARS = 48
+_TAG = re.compile(rf"<\|[^\s>]{{1,{_MAX_TAG_CHARS - 4}}}\|>")
 #: Maximum digits of a list item's number ("1. Take a pan."); longer ones are years and the like.
 _MAX_LIST_DIGITS = 3
 

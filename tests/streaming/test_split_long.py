@@ -62,6 +62,16 @@ def test_split_long_does_not_cut_grapheme() -> None:
     assert all(part == accented * (len(part) // 2) for part in parts)
 
 
+def test_split_long_does_not_cut_tag() -> None:
+    tag = "<|emotion:contentment|>"
+    for text in (tag + "9" * 20, "9" * 11 + tag + "9" * 20, "9" * 20 + tag):
+        lengths = [0, *[-1] * (len(text) - 1), 540]
+        parts = split_long(text, lengths, 60)
+        assert "".join(parts) == text
+        assert sum(part.count(tag) for part in parts) == 1
+        assert "" not in parts
+
+
 @given(WORDS, st.integers(20, 60), st.lists(st.integers(0, 200), max_size=4))
 def test_segmenter_with_spoken_lengths_does_not_depend_on_pushes(
     text: str, most: int, cuts: list[int]
