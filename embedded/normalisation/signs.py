@@ -75,7 +75,21 @@ def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
 
 
 _LETTER_OR_DIGIT = r"[A-Za-z0-9%]"
+#: The address in a Markdown link, with a title: an address, or a path within a site.
+_TARGET = (
+    r"\]\((?:[A-Za-z][\w+.-]{0,20}:|[#/?.]|(?=[^\s()]{1,200}[./]))[^\s()]{0,400}"
+    r"(?:\([^\s()]{0,100}\)[^\s()]{0,200})?(?:\s\"[^\"\n]{0,200}\")?\)"
+)
 RULES: tuple[Rule, ...] = (
+    # links, footnotes, tasks
+    says(rf"!\[(?=[^\[\]\n]{{0,200}}{_TARGET})", ","),
+    says(rf"\[(?=[^\[\]\n]{{1,200}}{_TARGET})"),
+    says(_TARGET),
+    says(r"\[\^[^\]\s]{1,30}\]:?"),
+    says(r"(?<=[-*+.] )\[[ xX]\](?=\s)"),
+    # arrows
+    says(r"[-=]{1,9}>", ","),
+    says(r"[ \t]>[ \t](?=[*_\"'`]{0,4}[A-Z])", ",", behind=r"[A-Za-z0-9*_\"'`)]"),
     # dashes
     says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
     says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
@@ -102,10 +116,9 @@ RULES: tuple[Rule, ...] = (
     says(r"!=|=/=", "not equal to"),
     says(r"<(?=\s?\d)", "less than"),
     says(r">(?=\s?\d)", "greater than"),
-    says(r"[-=]+>|<[-=]+", ","),
+    says(r"<[-=]+", ","),
     says(r"={2,}", "equals"),
     # marks
-    says(r"\]\(https?://[^)\s]{0,400}\)", ","),
     says(r"[:;]-?[)(DPp](?!\w)"),
     Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
