@@ -64,7 +64,7 @@ CURRENCIES = {
 _SIGN = "|".join(re.escape(sign) for sign in sorted(CURRENCIES, key=len, reverse=True))
 UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
 #: A unit's dot belongs to it if the sentence continues: "10 min. later", "5 lbs. 3 oz.".
-_UNIT_DOT = r"(?:\.(?=\s+(?:[a-z]|\d+\s?(?:in|oz|mins?|secs?)\b)))?"
+_UNIT_DOT = r"(?:\.(?=\s+(?:[a-z(]|\d+\s?(?:in|oz|mins?|secs?)\b)|[,;:)]))?"
 _STREET_FOLLOWS = re.compile(rf"\.?\s+{BEFORE_STREET}")
 _PER = "|".join(sorted(PER, key=len, reverse=True))
 #: The dot after "/mo." belongs to the abbreviation if the sentence continues; after "/month." not.

@@ -44,7 +44,8 @@ def _divided(match: Match) -> Reading:
 
 def _ellipsis(match: Match) -> Reading:
     """A stop, or a pause within a sentence."""
-    return [","] if re.match(r"\s*[a-z]", match.string[match.end() : match.end() + 3]) else ["."]
+    following = match.string[match.end() : match.end() + 3]
+    return [","] if re.match(r"\s*[a-z]|[,;:]", following) else ["."]
 
 
 def _blank(match: Match) -> Reading:
@@ -121,6 +122,7 @@ RULES: tuple[Rule, ...] = (
     # marks
     says(r"[:;]-?[)(DPp](?!\w)"),
     Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
+    says(r"\.(?=[,;:])"),  # an abbreviation's, which ends no sentence
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
     says(r":(?=\d)", "to", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),

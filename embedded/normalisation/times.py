@@ -20,7 +20,7 @@ _YEAR = r"(?P<year>1\d\d\d|20\d\d)"
 #: A word before "5/11" that makes it a date, and words that still make it a fraction.
 _DATED = re.compile(
     r"(?i)\b(?:on|by|until|before|after|since|from|dated?|due|(?:mon|tues|wednes|thurs|fri|satur"
-    r"|sun)day|mon|tues?|wed|thu|thurs?|fri|sat|sun)[:,.]?\s"
+    r"|sun)day|mon|tues?|wed|thu|thurs?|fri|sat|sun)\.?[:,]?\s"
     r"(?:\d\d?/\d\d?,?\s(?:and|or|to|through)\s)?$"
 )
 _PARTED = re.compile(
