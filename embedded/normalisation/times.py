@@ -38,6 +38,9 @@ MONTH_NAME = (
     r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
 )
 _FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?\s?[-–—]\s?$")
+_AND = r",?\s(?:and|or|thru|through|to|until|till|&)"
+_BEFORE_DAY = re.compile(rf"{_AND}\s{DAY_NAME}")
+_AFTER_DAY = re.compile(rf"\b{DAY_NAME}\.?(?:{_AND}|,)\s$")
 _TO_DAY = re.compile(rf"\s?[-–—]\s?{DAY_NAME}")
 #: Text before or after "Mar." that shows that it is the month and not a name.
 _BEFORE_MAR = re.compile(
@@ -171,6 +174,18 @@ def _end_of_range(match: Match) -> Reading:
     return stopped(match, DAYS[match["day"].lower()]) if sure else None
 
 
+def _listed(match: Match) -> Reading:
+    """ "Mon. & Wed.", "Mon thru Fri": another day beside it shows that it is a day."""
+    sure = _BEFORE_DAY.match(match.string, match.end()) or _AFTER_DAY.search(before(match))
+    return stopped(match, DAYS[match["day"].lower()]) if sure else None
+
+
+def _slashed_days(match: Match) -> Reading:
+    """ "Mon/Wed/Fri"."""
+    words = [part for day in match[0].split("/") for part in (DAYS[day.lower()], ",")]
+    return words[:-1]
+
+
 def _weekdays(match: Match) -> Reading:
     return stopped(match, DAYS[match["day"].lower()], "to", DAYS[match["to"].lower()])
 
@@ -182,11 +197,13 @@ DATES: tuple[Rule, ...] = (
     Rule(r"(?P<month>Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\b\.?", _month),
     Rule(r"(?<!Del )(?P<month>Mar)\b\.?", _mar),
     Rule(rf"(?P<day>{_DAYS})\.?(?:\s?[-–]\s?|—)(?P<to>{_DAYS})\b\.?", _weekdays),
+    Rule(rf"(?:{_DAYS})(?:/(?:{_DAYS}))+\b", _slashed_days),
     Rule(rf"(?P<day>{_DAYS})\b\.?", _end_of_range),
-    Rule(r"(?P<day>Mon|Tues?|Wed|Thu|Thurs?|Fri)\b(?:\.(?=\s+[a-z\d])|(?=[,.–-]|\s+\d))",
+    Rule(rf"(?P<day>{_DAYS})\b\.?", _listed),
+    Rule(r"(?P<day>Mon|Tues?|Wed|Thu|Thurs?|Fri)\b(?:\.(?=\s+[a-z\d])|(?=[,.:–-]|\s+\d))",
          _weekday),
     Rule(rf"(?P<day>Sat|Sun)\b\.?(?=,?\s+(?:\d|{MONTH_NAME}))", _weekday),
-    Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)\.(?=,?\s+[a-z])", _weekday, behind=r"\s?"),
+    Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)(?:\.(?=,?\s+[a-z])|(?=:\s))", _weekday, behind=r"\s?"),
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
     Rule(
