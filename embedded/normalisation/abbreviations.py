@@ -27,7 +27,7 @@ from embedded.normalisation.lexicon import (
     words_of,
 )
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
-from embedded.normalisation.streets import DIRECTION, STREET, STREETS
+from embedded.normalisation.streets import DIRECTIONS, KIND, STREET, STREETS
 from embedded.normalisation.words import (
     is_plural_acronym,
     is_shouting,
@@ -37,13 +37,14 @@ from embedded.normalisation.words import (
 )
 
 _LATIN = {"e.g": ("for example", ","), "i.e": ("that is", ","), "a.k.a": ("also known as",)}
+_INNER = {"max": "max", "min": "minimum", "temp": "temperature", "al": "al"}
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _WELL_FORMED = re.compile(r"(?=[XVIL])(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _WORD_BEFORE = re.compile(r"([A-Za-z0-9']+)[.,]?\s+$")
 #: Their dot ends a sentence only at the end of the text, since a capital after it begins a name.
 _NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl")
 _JUNIOR = frozenset({"jr", "sr"})
-_PLACES = words_of("Ave Apt Ste Univ Assn Co Esq Est Tel Ext")
+_PLACES = words_of("Ave Ln Apt Ste Univ Assn Co Esq Est Tel Ext")
 #: Words, unless they have a capital: "see Fig 3".
 _CAPITALS = frozenset({"Fig", "Figs", "Sec"})
 _QUOTES = frozenset("'\"*_")
@@ -73,6 +74,11 @@ def _initial(match: Match) -> Reading:
 def _dotted(match: Match) -> Reading:
     said = last if match["a"] in _PLACES else titled
     return said(match, DOTTED[match["a"]])
+
+
+def _inner(match: Match) -> Reading:
+    """ "max. 20", "temp. of 98.6", "Lee et al. found": the dot is within a sentence."""
+    return [_INNER[match["a"].lower()]]
 
 
 def _numbered(match: Match) -> Reading:
@@ -171,15 +177,18 @@ _ENDING = r"(?![A-Za-z0-9])"
 _EVER_DOTTED = _any(word for word in ABBREVIATED if word not in STREETS)
 PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behind=r"\s?")
 RULES: tuple[Rule, ...] = (
-    DIRECTION,
+    *DIRECTIONS,
     Rule(r"(?i:(?P<a>e\.\s?g|i\.\s?e|a\.k\.a)\b\.?,?)", _latin, behind=_START),
     Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?)?|(?:(?:[A-Z]\.)+|Ph\.)[A-Z]\b|(?:[a-z]\.){2,}",
          _initials, behind=_START),
     Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
     STREET,
+    KIND,
     Rule(r"v\.(?=\s+[A-Z])", _versus, behind=r"\s"),
     Rule(r"(?i:(?P<a>mrs?|ms|prof))\.(?=[A-Z][a-z])", _unspaced, behind=_START),
     Rule(rf"(?P<a>{_any(DOTTED)})\.", _dotted, behind=_START),
+    Rule(r"(?i:(?P<a>max|min|temp))\.(?=\s+(?:[$€£]?\d|of\b))", _inner, behind=_START),
+    Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
     Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.\s*|\s+)(?=\d)", _numbered, behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
     Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),

@@ -87,6 +87,12 @@ ABBREVIATED = _table(
     yrs years
     tsp teaspoon
     tbsp tablespoon
+    acct account
+    avg average
+    qty quantity
+    bldg building
+    rte route
+    pkwy parkway
     """
 )
 #: Of those, acronyms if in capitals without a number: the HR people, the FT.
@@ -121,6 +127,7 @@ WORDS = _table(
 DOTTED = _table(
     """
     Ave avenue
+    Ln lane
     Rev reverend
     Hon honorable
     Gen general
