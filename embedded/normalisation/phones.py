@@ -5,12 +5,26 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
+from embedded.normalisation.context import after, before
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.words import read_mixed, read_word, spell
 
 _MOST_ADDRESS_PART = 255
 _LEAST_PHONE_DIGITS = 7
 _LEAST_LONG_DIGITS = 9
+#: Words before a number whose digits are read one by one.
+_NAMED_CODE = re.compile(
+    r"(?i)\b(?:(?:code|pin|passcode|otp|zip|cvv|cvc)(?:\s(?:code|number|no\.))?(?:\sis|:|\sof)?"
+    r"|(?:last|first)\s(?:four|4|six|6)\sdigits(?:\sare|\sof|:))"
+    r"\s[\"'*_`]{0,3}$"
+)
+_ENDING_IN = re.compile(r"\bending\s(?:in|with)\s[\"'*_`]{0,3}$")
+_CARD = re.compile(
+    r"(?i)\b(?:card|account|number|phone|device|one|visa|mastercard|amex|discover|checking|savings"
+    r"|debit|credit)\s"
+)
+_CALLED = re.compile(r"(?i)\b(?:call|dial|text)(?:\s\d{3}\s(?:or|and))?\s[\"'*_`]{0,3}$")
+_COUNTED = re.compile(r"\s(?!(?:or|and|if|for|now|in|at|right|immediately|as)\b)[a-z]")
 _TOLL_FREE = r"8(?:00|33|44|55|66|77|88)"
 
 
@@ -58,6 +72,26 @@ def _code(match: Match) -> Reading:
     return [numbers.digits(match[0])]
 
 
+def _secret(match: Match) -> Reading:
+    """ "code: 482913", "ending in 4242"; round numbers of three digits are none ("code 200")."""
+    behind = before(match)
+    if _ENDING_IN.search(behind):
+        named, other = _CARD.search(behind), numbers.is_year(match[0])
+    else:
+        named, other = _NAMED_CODE.search(behind), True
+    if not named and other:
+        return None
+    if named and re.fullmatch(r"\d00", match[0]):
+        return None
+    return [numbers.digits(match[0])]
+
+
+def _emergency(match: Match) -> Reading:
+    """ "Call 911 or 988"; nothing is counted."""
+    called = _CALLED.search(before(match)) and not _COUNTED.match(after(match))
+    return [numbers.digits(match[0])] if called else None
+
+
 def _vanity(match: Match) -> Reading:
     """ "1-800-FLOWERS": the word is read as a word."""
     groups = match[0].split("-")
@@ -86,10 +120,13 @@ PHONES: tuple[Rule, ...] = (
     # "+49 (0)30 123456", "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
     Rule(r"\+\d(?:[ ()-]{0,2}\d){6,14}(?!\d|[.,]\d)", _by_groups),
     Rule(r"0\d{1,4}(?:[ -]\d{2,8}){1,4}(?!\d|[.,]\d)", _long),
-    Rule(r"\d{1,7}(?:-\d{1,7}){3,4}(?![\d-])", _long),
+    Rule(r"\d{1,7}(?:-\d{1,7}){2,4}(?![\d-])", _long),
+    Rule(r"\d{5}-\d{4}(?![\d-]|[.,]\d)", _by_groups),
     Rule(r"(?<=, [A-Z]{2} )\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
     Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),
     Rule(r"\d{13,}", _code),
+    Rule(r"\d{3,8}(?![\dA-Za-z]|[-.,/:]\d)", _secret),
+    Rule(r"(?:[2-9]11|112|988|999)(?![\dA-Za-z]|[-.,/:]\d)", _emergency),
     Rule(r"(?P<n>[45]0\d)(?P<piece>(?:\([A-Za-z0-9]\)){1,3}|(?<=40[13])[kKbB](?![A-Za-z0-9]))",
          _lettered),
 )  # fmt: skip
