@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import after, before, is_labelled
+from embedded.normalisation.context import IN_NAME, after, before, is_labelled
 from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule
 from embedded.normalisation.streets import BEFORE_STREET
@@ -72,6 +72,7 @@ _PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
 _SMALL_PARTS = {2: "half", 4: "quarter"}
 #: Denominators of "1-1/2" and of inches.
 _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
+_HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
 
 
@@ -126,6 +127,8 @@ def _span(match: Match) -> str:
 
 def _unit(match: Match) -> list[str] | None:
     unit = match["unit"]
+    if before(match)[-1:].isalpha():
+        return None  # K8s, A380s
     if len(unit) == 1 and (is_labelled(match) or _STREET_FOLLOWS.match(after(match))):
         return None  # seat 12L, 123 W Main St
     one, many = UNITS[unit]
@@ -172,9 +175,24 @@ def _decade(match: Match) -> list[str]:
     return [*head, numbers.plural(last)]
 
 
+def _several(match: Match) -> list[str]:
+    """ "100s of users", "1,000s"."""
+    return [_HUNDREDS[match["n"].replace(",", "")]]
+
+
+def _plural(match: Match) -> list[str] | None:
+    """The plural of a name: "A380s", "PS5s", "F-16s"."""
+    if not re.search(r"[A-Za-z]$|[A-Z]-$", before(match)):
+        return None
+    *head, last = amount(match["n"]).split()
+    return [*head, numbers.plural(last)]
+
+
 def _scaled(match: Match) -> list[str] | None:
     if is_labelled(match) or not _is_amount(match):
         return None
+    if before(match)[-1:] == "-" and IN_NAME.search(before(match)[:-1]):
+        return None  # i7-13700K
     if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
         return [amount(match["a"]), "kay"]  # the resolution of a picture
     return [_count(match["a"], match["scale"])]
@@ -218,6 +236,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(rf"{_RANGE}\s?%", _percent),
     Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
+    Rule(r"(?P<n>100|1,?000)s\b", _several, behind=r"[^A-Za-z0-9.,']?"),
+    Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
     Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade),
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
     Rule(

@@ -37,6 +37,8 @@ _GRADED = words_of(
     model pool side column letter point step question form train stand
     """
 )
+#: The beginning of a name of letters and digits, before a hyphen: "i7", "INC-2024".
+IN_NAME = re.compile(r"(?:[A-Za-z]|(?<![A-Za-z])[A-Z]{2,5}-)\d+(?:-\d+)*$")
 _LABEL = re.compile(r"([A-Za-z]+)\.?\s+#?(?:\d+[A-Za-z]?(?:,?\s(?:and|or|to)|,)\s)?$")
 _WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")
 

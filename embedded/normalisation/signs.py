@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import REACH
+from embedded.normalisation.context import IN_NAME, REACH, before
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
 from embedded.normalisation.unicode_fold import PLAIN_DIGITS, RAISED
 
@@ -35,6 +35,11 @@ def _minus(match: Match) -> Reading:
     if "=" in match.string[match.end() : match.end() + REACH]:
         return ["minus"]
     return ["to"] if match[0] == " – " else [","]
+
+
+def _in_name(match: Match) -> Reading:
+    """A hyphen in a name of letters and digits: "i7-13700", "INC-2024-00123"."""
+    return [] if IN_NAME.search(before(match)) else None
 
 
 def _divided(match: Match) -> Reading:
@@ -92,6 +97,8 @@ RULES: tuple[Rule, ...] = (
     says(r"[-=]{1,9}>", ","),
     says(r"[ \t]>[ \t](?=[*_\"'`]{0,4}[A-Z])", ",", behind=r"[A-Za-z0-9*_\"'`)]"),
     # dashes
+    Rule(r"-(?=\d)", _in_name, behind=r"\d"),
+    says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
     says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
     Rule(r"\s[-–]\s(?=\d)", _minus, behind=r"\d"),
