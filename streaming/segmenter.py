@@ -39,10 +39,10 @@ _ABBREVIATIONS = """
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt max"
+_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt"
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
-    yr yrs px cal kcal sqm kph mph kbps rpm bpm fps dpi
+    yr yrs max px cal kcal sqm kph mph kbps rpm bpm fps dpi
 """
 _DATED = "Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Mar"
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
@@ -57,7 +57,7 @@ MEASURES = frozenset(_MEASURES.split())
 DATED = frozenset(_DATED.split())
 #: Abbreviations that never end a sentence if capitalised; words if not.
 _CAPITALS = frozenset({"Apt"})
-_GOES_ON = frozenset("([-–—&+/")
+_GOES_ON = frozenset("([-–—&+/$€£")
 _MONTH_LETTERS = 3
 
 

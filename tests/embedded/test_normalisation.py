@@ -109,6 +109,7 @@ def test_segmenter_knows_abbreviations_of_front_end() -> None:
         "It weighs 5 lbs. and is red.",
         "A 12 oz. can, 2 tbsp. of oil and 1 tsp. of salt.",
         "It is $20/mo. billed annually.",
+        "Pay min. $35 or max. $100, avg. 50, for 10 Elm Ln. in Dover.",
     ],
 )
 def test_segmenter_does_not_split_after_abbreviation(text: str) -> None:
