@@ -120,6 +120,22 @@ WORDS = _table(
     faqs eff ay cues
     usa you ess ay
     usb you ess bee
+    tldr tee ell dee ar
+    wwi world war one
+    wwii world war two
+    saas sass
+    paas pass
+    iot eye oh tee
+    nasdaq nasdaq
+    captcha captcha
+    yaml yaml
+    hvac aitch vac
+    vram vee ram
+    lsat ell sat
+    mcat em cat
+    gmat jee mat
+    ctrl control
+    cmd command
     """
 )
 #: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their

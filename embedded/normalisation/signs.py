@@ -17,7 +17,9 @@ _NAMES = {
     "¢": "cents", "₹": "rupees", "₩": "won", "₽": "rubles", "₿": "bitcoins",
 }  # fmt: skip
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
-            "c/o": "care of", "c++": "see plus plus", "c#": "see sharp"}  # fmt: skip
+            "c/o": "care of", "b/c": "because",
+            "tl;dr": "tee ell dee ar", "m&ms": "em and ems",
+            "c++": "see plus plus", "c#": "see sharp"}  # fmt: skip
 _MONEY = r"[$€£¥₹]"
 _SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
@@ -139,5 +141,5 @@ RULES: tuple[Rule, ...] = (
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.
-SLASHED = Rule(r"(?i:and/or|w/o|w/|n/a|c/o)(?![A-Za-z0-9/])|(?i:w/)(?=\w)|C\+\+|[Cc]#", _slashed,
-               behind=r"[^A-Za-z0-9]?")  # fmt: skip
+SLASHED = Rule(r"(?:(?i:and/or|w/o|w/|n/a|c/o|tl;dr|m&ms)|b/c)(?![A-Za-z0-9/])|(?i:w/)(?=\w)"
+               r"|C\+\+|[Cc]#", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip

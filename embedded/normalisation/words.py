@@ -42,6 +42,11 @@ _VOWEL = re.compile(r"[aeiouy]")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: Names with an inner capital that are not split there.
 _NAME = re.compile(r"(?:Mc|Mac|De|Di|Du|La|Le|Van|Von|Fitz|O')[A-Z][a-z]+")
+#: One of these in capitals is in nearly every sentence in capitals.
+_SMALL_WORD = re.compile(
+    r"\b(?:THE|AN?|AND|OR|NOT?|DO|IS|ARE|BE|TO|OF|IN|ON|AT|BY|FOR|FROM|WITH|I|WE|YOU|YOUR|MY|ME"
+    r"|HE|SHE|THEY|THIS|THAT|ALL|NOW|PLEASE|CALL|STOP)\b"
+)
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 _PIECES = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+")
 
@@ -108,7 +113,9 @@ def _is_readable(lower: str) -> bool:
 
 @functools.lru_cache(maxsize=2)
 def is_shouting(text: str) -> bool:
-    """Whether a text of several words is mostly in capitals."""
+    """Whether a text of several words is mostly in capitals, and no list of acronyms."""
+    if not _SMALL_WORD.search(text):
+        return False
     capitals = sum(map(str.isupper, text))
     small = sum(map(str.islower, text))
     return capitals > 3 * small and len(text.split()) > 2 and capitals > 12
