@@ -72,12 +72,22 @@ _PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
 _SMALL_PARTS = {2: "half", 4: "quarter"}
 #: Denominators of "1-1/2" and of inches.
 _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
+#: What makes "4/5" a rating.
+_RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
+_STARS = re.compile(r"\s(?:stars?|ratings?)\b")
+#: The first side before the sign in "10 x 12" and "9\" x 13\"".
+_SIDE = re.compile(r"(?<![A-Za-z])\d(?:\"|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$")
+_PHONE = re.compile(r"\d{3}[-. ]\d{4},?\s$")
+_INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
+_INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
-_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "50/50": "fifty fifty"}
+_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
+_FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
 
 def _money(match: Match) -> list[str]:
-    currency, scale = CURRENCIES[match["cur"]], match["scale"]
+    currency = CURRENCIES[match.groupdict().get("of") or match["cur"]]
+    scale = match["scale"]
     if _is_attribute(match):
         currency = replace(currency, many=currency.one, cents=currency.cent)
     if not match["b"]:
@@ -140,11 +150,66 @@ def _per(match: Match) -> list[str]:
     return ["per", PER[match["per"]]]
 
 
+def _rating(match: Match) -> list[str]:
+    """ "4.5/5"."""
+    return [amount(match["n"]), "out of", amount(match["d"])]
+
+
+def _by(match: Match) -> list[str] | None:
+    """ "10 x 12 feet", "1920x1080", but "0x12"; "x12" after a telephone number."""
+    behind = before(match)
+    if _PHONE.search(behind):
+        return ["extension"]
+    side = _SIDE.search(behind)
+    if not side or re.search(r"(?:^|\D)0$", behind):
+        return None
+    if bool(side["space"]) != match[0].endswith(" "):
+        return None  # "2x 5 g"
+    return ["times" if re.match(r"\d+\s?=", after(match)) else "by"]
+
+
+def _inches(match: Match) -> list[str] | None:
+    """ "9\" x 13\"", "2\" of snow", "a 55\" TV"."""
+    if _INCH_NOUN.match(after(match)):
+        return [_span(match), "inch"]
+    one = match["a"] == "1" and not match["b"]
+    if re.match(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s", after(match)) or re.search(
+        r"\d\"\s?[x×]\s?$", before(match)
+    ):
+        return [_span(match), "inch" if one else "inches"]
+    return None
+
+
+def _in(match: Match) -> list[str]:
+    """ "5 ft 10 in", "10 in tall"."""
+    return [_span(match), "inch" if match["a"] == "1" and not match["b"] else "inches"]
+
+
+def _class(match: Match) -> list[str]:
+    """ "the class of '09"."""
+    return [f"oh {amount(match['n'])}"]
+
+
+def _resolution(match: Match) -> list[str]:
+    """ "1080p", "2160p"."""
+    return [numbers.year(int(match[0]))]
+
+
+def _fixed(match: Match) -> list[str]:
+    return [_FIXED[match[0]]]
+
+
 def _fraction(match: Match) -> list[str] | None:
     top, bottom = int(match["n"]), int(match["d"])
     if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
         return [fixed]
     is_part = 0 < top < bottom <= 100
+    if not match["whole"] and match.end() == match.end("d"):
+        if top + bottom == 100 and bottom >= 10:
+            return [amount(match["n"]), amount(match["d"])]  # an "80/20" split
+        rated = _RATED.search(before(match)) or _STARS.match(after(match))
+        if bottom in (5, 10, 100) and (top == bottom or rated):
+            return _rating(match)
     if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
         return None  # a range
     if not is_part:
@@ -222,14 +287,25 @@ def _number(match: Match) -> list[str]:
     return [numbers.number(match[0])]
 
 
-_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?", _money)
+_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?(?:(?<!\s)\s(?P<of>USD|CAD|AUD)\b)?", _money)
 _CENTS = Rule(rf"(?P<cur>{_SIGN})(?P<a>\.\d+)(?P<b>)(?P<scale>)", _money)
 _NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za-z0-9]?")
 #: For amounts that begin with a letter: "USD 5", "v2.1".
-LETTERS: tuple[Rule, ...] = (_MONEY, _NAMED_VERSION)
+LETTERS: tuple[Rule, ...] = (
+    _MONEY,
+    _NAMED_VERSION,
+    Rule(r"x {0,2}(?=\d)", _by, behind=r"[\d\s\"a-z]"),
+)
 RULES: tuple[Rule, ...] = (
     _MONEY,
     _CENTS,
+    Rule(r"(?:24/7/365|50-50)(?![\d/-])", _fixed),
+    Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
+    Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?"),
+    Rule(rf"{_RANGE}\"", _inches),
+    Rule(rf"{_RANGE}\s?in(?:\.(?={_INCHES_LONG})|(?={_INCHES_LONG}\s*(?:[^\w\s]|$)))", _in),
+    Rule(r"(?<=ft )(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)", _in),
+    Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>5|10|100)(?![\d/]|\.\d)", _rating),
     Rule(
         rf"{_RANGE}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)",
         _money,
