@@ -134,6 +134,7 @@ WORDS = _table(
     lsat ell sat
     mcat em cat
     gmat jee mat
+    mmhg millimeters of mercury
     ctrl control
     cmd command
     """

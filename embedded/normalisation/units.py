@@ -4,16 +4,18 @@ from __future__ import annotations
 
 _NAMES = {
     "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
-    "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg", "ounce": "oz",
-    "pound": "lb lbs", "tablespoon": "tbsp Tbsp", "teaspoon": "tsp",
-   "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "kilohertz": "kHz",
+    "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg",
+    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp Tbsp",
+    "teaspoon": "tsp",
+   "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "quart": "qt",
+    "fluid ounce": "fl&oz fl.&oz", "point": "pts", "kilohertz": "kHz",
     "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
     "gigabyte": "GB", "terabyte": "TB", "watt": "W", "kilowatt": "kW", "megawatt": "MW",
     "kilowatt hour": "kWh", "volt": "V", "millivolt": "mV", "milliamp hour": "mAh",
     "millisecond": "ms", "second": "sec secs s", "minute": "min mins", "hour": "hr hrs h",
     "decibel": "dB", "pixel": "px", "calorie": "cal", "kilocalorie": "kcal", "kilojoule": "kJ",
-    "square meter": "m² sqm", "square kilometer": "km²", "square centimeter": "cm²",
-    "square mile": "mi²", "cubic meter": "m³", "cubic centimeter": "cm³", "degree": "°",
+    "square meter": "m² m2 sqm", "square kilometer": "km² km2", "square centimeter": "cm² cm2",
+    "square mile": "mi²", "cubic meter": "m³ m3", "cubic centimeter": "cm³ cm3", "degree": "°",
 }  # fmt: skip
 #: Units without a plural in s.
 _SET = {
@@ -26,6 +28,9 @@ _SET = {
     "km/h": ("kilometer per hour", "kilometers per hour"),
     "kph": ("kilometer per hour", "kilometers per hour"),
     "mph": ("mile per hour", "miles per hour"),
+    "mpg": ("mile per gallon", "miles per gallon"),
+    "mg/dL": ("milligram per deciliter", "milligrams per deciliter"),
+    "psi": ("pee ess eye", "pee ess eye"),
     "m/s": ("meter per second", "meters per second"),
     "kbps": ("kilobit per second", "kilobits per second"),
     "Mbps": ("megabit per second", "megabits per second"),
@@ -39,7 +44,7 @@ _SET = {
 }
 #: sign -> (singular, plural)
 UNITS: dict[str, tuple[str, str]] = {
-    sign: (name, name if name.endswith("hertz") else name + "s")
+    sign.replace("&", " "): (name, name if name.endswith("hertz") else name + "s")
     for name, signs in _NAMES.items()
     for sign in signs.split()
 } | _SET
