@@ -56,16 +56,15 @@ _OF_THE_TIME = re.compile(
 
 
 def _time(match: Match) -> Reading:
-    hour, minute = int(match["h"]), int(match["m"])
+    hour, minute, second = int(match["h"]), int(match["m"]), int(match["s"] or 0)
     if hour > 24:
         return None
     words = numbers.cardinal(hour)
     if minute:
         words += f" {'oh ' if minute < 10 else ''}{numbers.cardinal(minute)}"
-    elif not match["half"] and not match["s"]:
+    elif not match["half"] and not second:
         words = {0: "midnight"}.get(hour) or words + (" o'clock" if hour <= 12 else " hundred")
-    if match["s"]:
-        second = int(match["s"])
+    if second:
         words += " oh oh" if not minute else ""
         words += f" {'oh ' if second < 10 else ''}{numbers.cardinal(second)}"
     return [words, *_half(match)]
