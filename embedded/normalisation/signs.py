@@ -99,6 +99,7 @@ RULES: tuple[Rule, ...] = (
     says(r"[-=]{1,9}>", ","),
     says(r"[ \t]>[ \t](?=[*_\"'`]{0,4}[A-Z])", ",", behind=r"[A-Za-z0-9*_\"'`)]"),
     # dashes
+    says(r"(?:(?<=UTC)|(?<=GMT))[-–](?=\d)", "minus"),
     Rule(r"-(?=\d)", _in_name, behind=r"\d"),
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
@@ -130,12 +131,18 @@ RULES: tuple[Rule, ...] = (
     says(r"={2,}", "equals"),
     # marks
     says(r"[:;]-?[)(DPp](?!\w)"),
+    says(r"\.{1,2}/(?=[A-Za-z.])", behind=r"[\s(\"'`]?"),
     Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
     says(r"\.(?=[,;:])"),  # an abbreviation's, which ends no sentence
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
+    says(r"\.(?=[a-z]|[A-Z]{2})", "dot", behind=r"[\s(\"'`/]?"),
+    says(r"\.(?=NET\b)", "dot", behind=r"[A-Z]"),
     says(r":(?=\d)", "to", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),
     says(r"[:;()\[\]{}|]", ","),
+    says(r"&&", "and"),
+    says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
+    says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
     Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
     Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
     *map(_pause, PAUSES),
