@@ -138,6 +138,8 @@ RULES: tuple[Rule, ...] = (
     says(r"\.(?=[a-z]|[A-Z]{2})", "dot", behind=r"[\s(\"'`/]?"),
     says(r"\.(?=NET\b)", "dot", behind=r"[A-Z]"),
     says(r":(?=\d)", "to", behind=r"\d"),
+    says(r"·", ",", behind=r"\s"),
+    says(r"·(?=\d)", "times", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),
     says(r"[:;()\[\]{}|]", ","),
     says(r"&&", "and"),

@@ -13,7 +13,7 @@ RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 PLAIN_DIGITS = str.maketrans(RAISED, "0123456789")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
-SIGNS = frozenset("€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
+SIGNS = frozenset("·€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
 _REPLACED = {
     "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "´": "'",
     "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
