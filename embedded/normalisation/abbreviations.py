@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (
     Rule(rf"(?P<a>{_any(DOTTED)})\.", _dotted, behind=_START),
     Rule(r"(?i:(?P<a>max|min|temp))\.(?=\s+(?:[$€£]?\d|of\b))", _inner, behind=_START),
     Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
-    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.\s*|\s+)(?=\d)", _numbered, behind=_START),
+    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d)", _numbered, behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
     Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),
     Rule(r"(?i:(?P<a>wi-fi))" + _ENDING, lambda match: ["why fie"], behind=_START),

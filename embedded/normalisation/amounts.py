@@ -14,7 +14,7 @@ from embedded.normalisation.units import PER, UNITS
 
 #: "1,234,567", in India "12,34,567".
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d+)(?:\.\d+)?"
-_RANGE = rf"(?P<a>{NUMBER})(?:\s?[-–—]\s?(?P<b>{NUMBER}))?"
+_RANGE = rf"(?P<a>{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{NUMBER}))?"
 _SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
 #: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
 _COUNTING = re.compile(
@@ -324,7 +324,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
     Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
     Rule(
-        r"(?:(?P<whole>\d{1,3})(?P<hyphen>\s{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"
+        r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"
         r"(?:(?:st|nd|rd|th)s?\b)?(?![\d/])",
         _fraction,
     ),

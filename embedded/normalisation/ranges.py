@@ -59,4 +59,4 @@ def _holds(ends: list[tuple[re.Pattern[str], re.Pattern[str]]], match: Match) ->
     return False
 
 
-RANGE = Rule(r"(?:\s[-–]\s|[-–—])(?=[$€£¥₹.\-A-Za-z0-9])", _range)
+RANGE = Rule(r"(?:[ \t][-–][ \t]|[-–—])(?=[$€£¥₹.\-A-Za-z0-9])", _range)

@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
     says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
-    Rule(r"\s[-–]\s(?=\d)", _minus, behind=r"\d"),
+    Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     says(r"[-–—]+", ","),
     Rule(r"\s/\s(?=\d)", _divided, behind=r"\d"),

@@ -37,17 +37,17 @@ MONTH_NAME = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
     r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
 )
-_FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?\s?[-–—]\s?$")
+_FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?[ \t]?[-–—][ \t]?$")
 _AND = r",?\s(?:and|or|thru|through|to|until|till|&)"
 _BEFORE_DAY = re.compile(rf"{_AND}\s{DAY_NAME}")
 _AFTER_DAY = re.compile(rf"\b{DAY_NAME}\.?(?:{_AND}|,)\s$")
-_TO_DAY = re.compile(rf"\s?[-–—]\s?{DAY_NAME}")
+_TO_DAY = re.compile(rf"[ \t]?[-–—][ \t]?{DAY_NAME}")
 #: Text before or after "Mar." that shows that it is the month and not a name.
 _BEFORE_MAR = re.compile(
     rf"(?:\b(?:in|to|of|by|from|since|until|till|through|and|or|last|next|this)\s"
-    rf"|{MONTH_NAME}\.?\s?[-–—]\s?)$"
+    rf"|{MONTH_NAME}\.?[ \t]?[-–—][ \t]?)$"
 )
-_AFTER_MAR = re.compile(rf"(?:(?<=\.)\s+[a-z\d]|\s?[-–—]\s?{MONTH_NAME})")
+_AFTER_MAR = re.compile(rf"(?:(?<=\.)\s+[a-z\d]|[ \t]?[-–—][ \t]?{MONTH_NAME})")
 #: Words with a capital that may follow "3 p.m." without beginning a sentence.
 _OF_THE_TIME = re.compile(
     r"\s+\(?(?:[AECMPH][SD]?T|AK[SD]T|GMT|UTC|BST|CES?T|IST|JST|KST|AE[SD]T|Eastern|Central"
@@ -190,12 +190,12 @@ def _weekdays(match: Match) -> Reading:
 
 
 DATES: tuple[Rule, ...] = (
-    Rule(rf"{MONTH}\s+{_DAY}(?:\s?[-–]\s?(?P<to>[12]\d|3[01]|[1-9])(?:st|nd|rd|th)?)?"
+    Rule(rf"{MONTH}\s+{_DAY}(?:[ \t]?[-–][ \t]?(?P<to>[12]\d|3[01]|[1-9])(?:st|nd|rd|th)?)?"
          rf"(?![\d:%]|[.,]\d|\s?[AaPp]\.?[Mm]\b)(?:,?\s+{_YEAR}\b)?", _month_day),
     Rule(rf"{MONTH},?\s+{_YEAR}\b", _month_year),
     Rule(r"(?P<month>Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\b\.?", _month),
     Rule(r"(?<!Del )(?P<month>Mar)\b\.?", _mar),
-    Rule(rf"(?P<day>{_DAYS})\.?(?:\s?[-–]\s?|—)(?P<to>{_DAYS})\b\.?", _weekdays),
+    Rule(rf"(?P<day>{_DAYS})\.?(?:[ \t]?[-–][ \t]?|—)(?P<to>{_DAYS})\b\.?", _weekdays),
     Rule(rf"(?:{_DAYS})(?:/(?:{_DAYS}))+\b", _slashed_days),
     Rule(rf"(?P<day>{_DAYS})\b\.?", _end_of_range),
     Rule(rf"(?P<day>{_DAYS})\b\.?", _listed),
