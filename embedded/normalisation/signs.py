@@ -59,7 +59,7 @@ def _blank(match: Match) -> Reading:
     """An empty line ends a sentence; list items on separate lines are separated by pauses."""
     if match[0].count("\n") > 1:
         return ["."]
-    item = re.match(r"(?:[-*+#>]|\d{1,2}[.)])\s", match.string[match.end() : match.end() + 4])
+    item = re.match(r"(?:[-*+#>]|\d{1,2}[.)])\s+\S", match.string[match.end() : match.end() + 8])
     return [","] if "\n" in match[0] and item else []
 
 

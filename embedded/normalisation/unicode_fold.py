@@ -85,6 +85,8 @@ class _Folding:
             return
         else:
             new = _fold_one(char)
+            if self._chars[-1:] == ["\n"] and unicodedata.category(char) == "So":
+                new = "* "  # a picture at the beginning of a line is a bullet
             if "/" in new[1:]:  # a vulgar fraction, separate from digits beside it
                 new = f" {new} "
         for one in new:
