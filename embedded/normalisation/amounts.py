@@ -80,6 +80,8 @@ _SIDE = re.compile(r"(?<![A-Za-z])\d(?:\"|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{
 _PHONE = re.compile(r"\d{3}[-. ]\d{4},?\s$")
 _INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
+#: Before "30s", these show that it is a time and no decade.
+_LASTING = re.compile(r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited)\s)$")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
@@ -233,8 +235,10 @@ def _ordinal(match: Match) -> list[str] | None:
     return [numbers.ordinal(int(bare))] if len(bare) <= numbers.MOST_DIGITS else None
 
 
-def _decade(match: Match) -> list[str]:
+def _decade(match: Match) -> list[str] | None:
     written = match["n"]
+    if len(written) < 4 and match[0][0] != "'" and _LASTING.search(before(match)):
+        return None  # seconds
     spoken = numbers.year(int(written)) if len(written) == 4 else numbers.cardinal(int(written))
     *head, last = spoken.split()
     return [*head, numbers.plural(last)]

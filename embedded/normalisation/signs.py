@@ -118,9 +118,9 @@ RULES: tuple[Rule, ...] = (
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
     says(r"\*(?=\d)", "times", behind=r"\d"),
     says(r"×(?=\s?\d)", "times", behind=r"[\d\s]"),
-    says(r"\^(?=-?\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
+    says(r"\^(?=[-(]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"~(?=\s?\d)", "about"),
-    says(r"#(?=\s?\d)", "number"),
+    says(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", "number"),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     says(r"[:;]-?[)(DPp](?!\w)"),
     says(r"\.{1,2}/(?=[A-Za-z.])", behind=r"[\s(\"'`]?"),
     Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
-    says(r"\.(?=[,;:])"),  # an abbreviation's, which ends no sentence
+    says(r"\.(?=[\"')\]]{0,2}[,;:])"),  # an abbreviation's, which ends no sentence
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
     says(r"\.(?=[a-z]|[A-Z]{2})", "dot", behind=r"[\s(\"'`/]?"),
     says(r"\.(?=NET\b)", "dot", behind=r"[A-Z]"),

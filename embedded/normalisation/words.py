@@ -118,7 +118,7 @@ def is_shouting(text: str) -> bool:
         return False
     capitals = sum(map(str.isupper, text))
     small = sum(map(str.islower, text))
-    return capitals > 3 * small and len(text.split()) > 2 and capitals > 12
+    return capitals > 3 * small and len(text.split()) > 2 and (capitals > 12 or not small)
 
 
 def is_pronounceable(lower: str) -> bool:
