@@ -91,7 +91,9 @@ async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> Non
         async with asyncio.timeout(PATIENCE_S):
             while starting.runtime._held < 3:
                 await asyncio.sleep(0.01)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{starting.port}") as http:
+        async with httpx.AsyncClient(
+            timeout=60, base_url=f"http://127.0.0.1:{starting.port}"
+        ) as http:
             assert (await http.get("/health/ready")).status_code == 503  # probes are not held
         starting.talker.may_start.set()
         await speaking

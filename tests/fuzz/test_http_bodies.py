@@ -87,7 +87,7 @@ async def check(cases: list[tuple[str, str, str]]) -> None:
 
 
 async def test_hostile_body_succeeds_or_gets_listed_error(caplog: pytest.LogCaptureFixture) -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         paths = await posts(http)
     cases = [(paths[n % len(paths)], kind, TYPES[0]) for n, kind in enumerate(BODIES)]
     cases += [("/v1/audio/voices", kind, TYPES[n % 9]) for n, kind in enumerate(BODIES)]
@@ -99,7 +99,7 @@ async def test_hostile_body_succeeds_or_gets_listed_error(caplog: pytest.LogCapt
 async def test_hostile_body_at_every_path_succeeds_or_gets_listed_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         paths = await posts(http)
     await check([(path, kind, name) for path in paths for kind in BODIES for name in TYPES])
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -168,7 +168,7 @@ def realtime(
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with TlsFront(speaking.port, certificate, key) as front, httpx.Client() as http:
+    with TlsFront(speaking.port, certificate, key) as front, httpx.Client(timeout=60) as http:
         address = f"https://127.0.0.1:{front.port}"
         yield ElevenLabs(base_url=address, api_key="any", httpx_client=http)
 

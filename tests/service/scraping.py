@@ -12,7 +12,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 async def scrape(server: Gateway) -> dict[Series, float]:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         text = (await http.get(f"{server.http}/metrics")).text
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

@@ -33,7 +33,7 @@ async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
         await talk.until("audio.started")
         draining = asyncio.create_task(server.runtime.drain())
         assert (await talk.until("going_away"))["deadline_ms"] == 150_000
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(f"{server.http}/health/ready")).status_code == 503
             assert (await http.get(f"{server.http}/health/live")).status_code == 200
         await talk.send("context.create", context_id="d")

@@ -19,7 +19,11 @@ from tests.service.live import SPEC, client, gateway
 
 
 async def test_service_reports_ready_and_exports_metrics() -> None:
-    async with gateway() as server, client(server.url) as talk, httpx.AsyncClient() as http:
+    async with (
+        gateway() as server,
+        client(server.url) as talk,
+        httpx.AsyncClient(timeout=60) as http,
+    ):
         await talk.say("One sentence.")
         for name in ("live", "ready", "startup"):
             response = await http.get(f"{server.http}/health/{name}")
@@ -57,7 +61,7 @@ def test_loading_service_is_live_but_not_ready() -> None:
 
 
 async def test_readiness_follows_codec_engine() -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         server.codec.is_ready = False
         assert (await http.get(f"{server.http}/health/ready")).status_code == 503
         assert (await http.get(f"{server.http}/health/live")).status_code == 200

@@ -305,7 +305,7 @@ async def test_hostile_client_adds_no_series() -> None:
             await talk.error()
             await talk.say("One sentence.", HOSTILE[:20])
             await talk.socket.close(4321, "evil")
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             body = {"model": HOSTILE, "voice": HOSTILE, "input": "A text.", "speed": 1.0}
             for change in ({}, {"model": "tts-1"}, {"response_format": HOSTILE}):
                 await http.post(f"{server.http}/v1/audio/speech", json={**body, **change})

@@ -25,7 +25,7 @@ async def test_openapi_lists_errors_of_every_operation(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("k", "t"))
     async with (
         gateway(api_keys_file=keys) as server,
-        httpx.AsyncClient(base_url=server.http) as http,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
     ):
         document = (await http.get("/openapi.json", headers=bearer("k"))).json()
         operations = [
@@ -46,14 +46,14 @@ async def test_openapi_lists_errors_of_every_operation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
 async def test_docs_pages_with_foreign_scripts_are_not_served(path: str) -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         assert (await http.get(path)).status_code == 404
 
 
 @pytest.mark.parametrize("name", ["%0d%0aX-Evil:%20a", "%E4%BD%A0", "%00", "a%7F"])
 async def test_deepgram_endpoint_refuses_parameter_of_any_name(name: str) -> None:
     """The name is sent in a header, where it must not end the line or be invalid."""
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         answer = await http.post(f"/v1/speak?{name}=1", json={"text": "Hello."})
         assert answer.status_code == 400
         assert answer.json()["err_code"] == "UNSUPPORTED"

@@ -21,7 +21,7 @@ TYPES = {
 
 
 async def test_page_files_are_served_unchanged_with_type_and_headers() -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         for path, (package, name, _) in PAGES.items():
             file = ROOT / package / name
             answer = await http.get(path)
@@ -36,7 +36,7 @@ async def test_page_files_are_served_unchanged_with_type_and_headers() -> None:
 
 
 async def test_page_file_with_matching_etag_gets_304() -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         tag = (await http.get("/static/page.js")).headers["etag"]
         other = (await http.get("/static/view.js")).headers["etag"]
         for sent, status in ((tag, 304), (f"W/{tag}", 304), (f'"x", {tag}', 304), (other, 200)):
@@ -51,7 +51,7 @@ async def test_page_file_with_matching_etag_gets_304() -> None:
     ["/static/", "/static/page.py", "/static/../page.py", "/static/%2e%2e/page.py", "/page.js"],
 )
 async def test_other_paths_and_methods_are_not_served(path: str) -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         assert (await http.get(path)).status_code == 404
         assert (await http.post("/")).status_code == 405
 

@@ -104,7 +104,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Gateway]:
 @pytest.fixture(scope="module")
 def http() -> httpx.AsyncClient:
     """One client for all tests: making the TLS context of a client is slow."""
-    return httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    return httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 async def ask(
@@ -186,7 +186,9 @@ async def test_route_without_rule_is_forbidden(guarded: Gateway) -> None:
         return "new"
 
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as straight:
+    async with httpx.AsyncClient(
+        timeout=60, transport=transport, base_url="http://127.0.0.1"
+    ) as straight:
         assert (await straight.get("/new", headers=bearer("right"))).status_code == 403
 
 

@@ -44,7 +44,7 @@ def sent(scheme: str, key: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def http() -> httpx.AsyncClient:
-    return httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    return httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 async def document_of(http: httpx.AsyncClient, server: Gateway) -> dict[str, Any]:

@@ -145,6 +145,8 @@ async def test_admin_metrics_are_refused_for_foreign_host_names(host: str, statu
     """With DNS rebinding, a page reaches any address, but only under its own host name."""
     async with gateway() as server:
         transport = httpx.ASGITransport(create_admin_app(server.runtime, lambda: None))
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+        async with httpx.AsyncClient(
+            timeout=60, transport=transport, base_url=f"http://{host}"
+        ) as http:
             assert (await http.get("/metrics")).status_code == status
             assert (await http.get("/health/ready")).status_code == 200

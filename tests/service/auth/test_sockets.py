@@ -117,7 +117,7 @@ async def test_talkwire_client_sends_api_key(tmp_path: Path) -> None:
 
 async def test_wrong_key_with_large_body_gets_401(tmp_path: Path) -> None:
     async with gateway(api_keys_file=write_keys(tmp_path / "k.json", entry("k", "t"))) as server:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             answer = await http.post(
                 f"{server.http}/v1/audio/voices", content=b"x" * 200_000, headers=bearer("wrong")
             )
@@ -296,7 +296,7 @@ async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient
     serving = asyncio.create_task(admin.serve(sockets=[listener]))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(timeout=60, base_url=url) as http:
             yield http, ends
     finally:
         admin.should_exit = True

@@ -51,13 +51,13 @@ async def test_chunk_ms_and_fade_in_ms_are_accepted_over_http() -> None:
     "wrong", [{"chunk_ms": 0}, {"chunk_ms": 4001}, {"fade_in_ms": -1}, {"fade_in_ms": 1001}]
 )
 async def test_chunk_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + SPEECH, json=BODY | wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, *wrong)
 
 
 async def test_chunk_ms_is_refused_in_whole_mode() -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         body = BODY | {"chunk_ms": 200, "mode": "whole"}
         answer = await http.post(server.http + SPEECH, json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "mode")

@@ -164,7 +164,7 @@ async def test_openai_client_sets_speed(speed: float) -> None:
         spoken = await api.audio.speech.create(**request, response_format="pcm", speed=speed)
         assert spoken.content == s16(stretched(whole(server), speed))
         body = request | {"response_format": "pcm", "speed": speed, "stream_format": "sse"}
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             answer = await http.post(server.http + "/v1/audio/speech", json=body)
         usage = parsed(answer.text)[-1]["usage"]
         assert usage["output_tokens"] == len(whole(server)) // SPEC.hop_length
@@ -173,7 +173,7 @@ async def test_openai_client_sets_speed(speed: float) -> None:
 
 async def test_speech_endpoint_accepts_bitrate() -> None:
     body = {"input": TEXT, "response_format": "mp3", "bitrate": 160_000}
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         large = await http.post(server.http + "/v1/audio/speech", json=body)
         small = await http.post(server.http + "/v1/audio/speech", json=body | {"bitrate": 16_000})
     assert len(large.content) > 8 * len(small.content)

@@ -38,7 +38,7 @@ class Asked(FakeTalker):
 @pytest.mark.parametrize("path", ["speech", "speech/batch"])
 async def test_text_of_http_request_is_one_generation(path: str) -> None:
     talker = Asked()
-    async with gateway(talker) as server, httpx.AsyncClient() as http:
+    async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         body: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
         if path == "speech/batch":
             body = {"items": [{"input": TEXT}]}
@@ -113,7 +113,7 @@ async def test_text_arriving_during_speech_waits_for_end_of_turn() -> None:
 
 async def test_low_max_frames_gives_each_sentence_its_own_generation() -> None:
     talker = Asked()
-    async with gateway(talker) as server, httpx.AsyncClient() as http:
+    async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         talker.spoken.clear()
         body = {"model": "tts-1", "voice": "alloy", "input": TEXT, "max_frames": 20}
         answer = await http.post(f"{server.http}/v1/audio/speech", json=body, timeout=60)

@@ -49,7 +49,7 @@ async def test_ras_options_reach_talker_from_native_openai_and_vllm_omni() -> No
 
 
 async def test_ras_options_are_refused_if_model_does_not_support_them() -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + SPEECH, json=BODY | ASKED)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "unsupported")
@@ -65,7 +65,7 @@ async def test_ras_options_are_refused_if_model_does_not_support_them() -> None:
 )
 async def test_ras_options_out_of_range_are_refused(asked: dict[str, int]) -> None:
     name = next(iter(asked))
-    async with gateway(Listening()) as server, httpx.AsyncClient() as http:
+    async with gateway(Listening()) as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + SPEECH, json=BODY | asked)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
         async with client(server.url) as native:

@@ -85,7 +85,10 @@ async def test_scene_reaches_talker_from_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scene", ["", "x" * 2001, 3])
 async def test_scene_of_invalid_type_or_length_is_refused(scene: Any) -> None:
-    async with gateway(FakeTalker(takes_scene=True)) as server, httpx.AsyncClient() as http:
+    async with (
+        gateway(FakeTalker(takes_scene=True)) as server,
+        httpx.AsyncClient(timeout=60) as http,
+    ):
         answer = await http.post(server.http + SPEECH, json=BODY | {"scene": scene})
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, "scene")

@@ -24,7 +24,7 @@ class VendorTalk:
         self.socket, self._audio, self._context = socket, audio, context
         self.sounds: dict[str | None, bytes] = {}
         self.messages: list[dict[str, Any]] = []
-        self.patience_s = 10.0
+        self.patience_s = 60.0
 
     async def send(self, **message: Any) -> None:
         await self.socket.send(json.dumps(message))

@@ -96,7 +96,7 @@ async def test_oldest_silent_connections_are_closed_over_limit() -> None:
     most = _SPARE + 2
     async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(server.http + "/health/ready")).status_code == 200
         async with client(server.url) as talk:
             assert len(await talk.say("Hello there.")) > 0

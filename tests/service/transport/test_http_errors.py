@@ -26,7 +26,7 @@ PATH = "/v1/audio/speech"
 async def test_unknown_route_or_method_gets_error_object(
     method: str, path: str, status: int
 ) -> None:
-    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         answer = await http.request(method, path)
         assert answer.status_code == status
         assert ("allow" in answer.headers) == (status == 405)

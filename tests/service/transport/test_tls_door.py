@@ -57,7 +57,7 @@ def tls(certificate: tuple[Path, Path]) -> dict[str, Any]:
 
 
 async def health(server: Gateway, trust: ssl.SSLContext) -> int:
-    async with httpx.AsyncClient(verify=trust) as http:
+    async with httpx.AsyncClient(timeout=60, verify=trust) as http:
         address = server.http.replace("http://127.0.0.1", "https://localhost")
         return (await http.get(address + "/health/ready")).status_code
 

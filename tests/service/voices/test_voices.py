@@ -211,7 +211,7 @@ class Wordy(FakeTalker):
 
 
 async def test_clip_too_long_for_model_is_refused() -> None:
-    async with gateway(Wordy()) as live, httpx.AsyncClient(base_url=live.http) as http:
+    async with gateway(Wordy()) as live, httpx.AsyncClient(timeout=60, base_url=live.http) as http:
         s = Server(live, http)
         refused = await s.add()
         assert error(refused) == (400, "invalid_audio", None)

@@ -193,7 +193,7 @@ async def test_engine_failure_ends_only_its_context() -> None:
         await talk.until(is_("done", "b"))
         assert talk.sounds["b"] == s16(server.whole(ONE))
         assert not any(is_("done", "a")(message) for message in talk.messages)
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             counted = (await http.get(server.http + "/metrics")).text
         assert 'tts_errors_total{code="engine_failed"} 1.0' in counted
         assert 'tts_contexts_total{outcome="error",protocol="cartesia"} 1.0' in counted

@@ -34,7 +34,7 @@ async def post(server: Gateway, path: str = "/tts/bytes", **body: Any) -> httpx.
         **body,
     }
     headers = {"X-API-Key": "any", "Cartesia-Version": "2025-04-16"}
-    async with httpx.AsyncClient(headers=headers) as http:
+    async with httpx.AsyncClient(timeout=60, headers=headers) as http:
         return await http.post(server.http + path, json=asked)
 
 
@@ -177,7 +177,10 @@ async def test_late_engine_failure_ends_events_and_aborts_bytes() -> None:
 async def test_voices_are_paginated_and_searchable() -> None:
     talker = FakeTalker()
     talker.voices = ("default", "anna", "bert")
-    async with gateway(talker) as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with (
+        gateway(talker) as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
         first = (await http.get("/voices", params={"limit": 2})).json()
         assert [voice["id"] for voice in first["data"]] == ["default", "anna"]
         assert (first["has_more"], first["next_page"]) == (True, "anna")

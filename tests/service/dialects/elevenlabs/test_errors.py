@@ -87,7 +87,7 @@ async def test_engine_failure_ends_only_its_context() -> None:
         await finish(talk, "b")
         await talk.until(is_final("b"))
         assert talk.sounds["b"] == s16(server.whole(ONE))
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             counted = (await http.get(server.http + "/metrics")).text
         assert 'tts_errors_total{code="engine_failed"} 1.0' in counted
         assert 'tts_contexts_total{outcome="error",protocol="elevenlabs"} 1.0' in counted

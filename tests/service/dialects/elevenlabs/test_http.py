@@ -226,7 +226,7 @@ async def test_early_engine_failure_has_status_and_late_one_aborts_body() -> Non
 async def test_voices_are_listed_and_found_by_id() -> None:
     talker = FakeTalker()
     talker.voices = ("default", "anna")
-    async with gateway(talker) as server, httpx.AsyncClient() as http:
+    async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         listed = (await http.get(server.http + "/v1/voices")).json()["voices"]
         assert [voice["voice_id"] for voice in listed] == ["default", "anna"]
         assert all(voice["name"] and voice["category"] for voice in listed)

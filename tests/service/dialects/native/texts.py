@@ -15,7 +15,7 @@ EXACT = {"lookahead_frames": SPEC.right_frames}
 
 
 async def get(url: str) -> httpx.Response:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         return await http.get(url)
 
 

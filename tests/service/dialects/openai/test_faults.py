@@ -70,7 +70,10 @@ async def test_error_names_invalid_field(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     strict = {"unspeakable_text": "error", "unknown_fields": "refuse"}
-    async with gateway(max_text_chars=100, **strict) as server, httpx.AsyncClient() as http:
+    async with (
+        gateway(max_text_chars=100, **strict) as server,
+        httpx.AsyncClient(timeout=60) as http,
+    ):
         answer = await http.post(server.http + PATH, json=PCM | fields)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
@@ -97,7 +100,7 @@ async def test_error_names_invalid_field(
 async def test_invalid_body_is_refused(
     content: bytes, media_type: str, status: int, code: str
 ) -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         headers = {"content-type": media_type}
         answer = await http.post(server.http + PATH, content=content, headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
@@ -107,7 +110,7 @@ async def test_body_limit_allows_longest_text() -> None:
     async with gateway(max_text_chars=60, max_message_bytes=1024) as server:
         body = json.dumps(PCM | {"input": "Clapping: " + "\N{PARTY POPPER}" * 50})
         assert len(body) > 12 * 50
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             headers = {"content-type": "application/json"}
             answer = await http.post(server.http + PATH, content=body, headers=headers)
             assert answer.status_code == 200
@@ -179,7 +182,7 @@ async def test_disconnect_before_first_byte_cancels_codec() -> None:
 
 
 async def metrics(server: Gateway) -> str:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         return (await http.get(server.http + "/metrics")).text
 
 
@@ -190,7 +193,7 @@ LATE: dict[str, Any] = {"frames_per_character": 4, "row_s": 0.001, "fail_after":
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 async def test_failure_before_first_byte_has_status(stream_format: str) -> None:
     body = {"input": "This will !fail now.", "stream_format": stream_format}
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + PATH, json=body)
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "engine_failed"
@@ -228,7 +231,7 @@ async def test_failure_after_first_event_is_error_event() -> None:
     ],
 )
 async def test_speech_reports_codec_failure(failure: Exception, status: int, code: str) -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         server.codec.fail_with = failure
         answer = await http.post(server.http + PATH, json=PCM)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
@@ -308,7 +311,7 @@ async def test_drain_finishes_open_response_and_refuses_new() -> None:
         async with open_stream(server) as answer:
             draining = asyncio.create_task(server.runtime.drain())
             await server.runtime.draining.wait()
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=60) as http:
                 refused = await http.post(server.http + PATH, json=PCM)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert await answer.aread() == s16(whole(server))

@@ -102,7 +102,7 @@ async def test_open_webui_lists_models_and_voices_without_key() -> None:
     requests = {"User-Agent": "python-requests/2.32.5", "Accept-Encoding": "gzip, deflate"}
     async with (
         gateway() as server,
-        httpx.AsyncClient(base_url=f"{server.http}/v1", headers=requests) as http,
+        httpx.AsyncClient(timeout=60, base_url=f"{server.http}/v1", headers=requests) as http,
     ):
         models = (await http.get("/audio/models")).raise_for_status().json()["models"]
         assert "tts-1" in [model["id"] for model in models]
@@ -117,7 +117,7 @@ async def test_open_webui_gets_message_of_refusal(tmp_path: Path) -> None:
         assert status == 401
         assert json.loads(told)["error"]["message"]  # shown as "External: ..."
         # Open WebUI requests lists without a key. If refused, it shows OpenAI's names, which work.
-        async with httpx.AsyncClient(base_url=server.http) as http:
+        async with httpx.AsyncClient(timeout=60, base_url=server.http) as http:
             assert (await http.get("/v1/audio/voices")).status_code == 401
         assert (await post_as_open_webui(server.http, "ours"))[0] == 200
 
@@ -185,7 +185,10 @@ async def test_home_assistant_streams_file() -> None:
 
 async def test_wyoming_openai_detects_openai_backend() -> None:
     """Its probes must not find Kokoro-FastAPI, LocalAI or Speaches, which get other requests."""
-    async with gateway() as server, httpx.AsyncClient(base_url=f"{server.http}/v1/") as http:
+    async with (
+        gateway() as server,
+        httpx.AsyncClient(timeout=60, base_url=f"{server.http}/v1/") as http,
+    ):
         kokoro, localai = await http.get("/test"), await http.get("/readyz")
         assert (kokoro.is_error, localai.is_error) == (True, True)
         assert (await http.get("../../health")).text != "OK"

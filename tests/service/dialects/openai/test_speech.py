@@ -122,7 +122,7 @@ async def test_load_generator_request_is_accepted() -> None:
         "stream_format": "audio",
         "response_format": "pcm",
     }
-    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+    async with gateway(**EXACT) as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + "/v1/audio/speech", json=body)
         assert answer.content == s16(whole(server))
 
@@ -130,7 +130,7 @@ async def test_load_generator_request_is_accepted() -> None:
 @pytest.mark.parametrize("voice", [*sorted(OPENAI_VOICES), "default", {"id": "default"}, None])
 async def test_openai_voice_names_use_default_voice(voice: Any) -> None:
     body = {"input": SENTENCES[0], "voice": voice, "response_format": "pcm"}
-    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+    async with gateway(**EXACT) as server, httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(server.http + "/v1/audio/speech", json=body)
         assert answer.content == s16(server.whole(SENTENCES[0]))
 
@@ -141,7 +141,7 @@ async def test_models_and_voices_are_listed() -> None:
         listed = [model.id async for model in await api.models.list()]
         assert listed == ["org/voice", "tts-1", "x"]
         assert (await api.models.retrieve("x")).owned_by == "talkwire"
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             answer = await http.get(server.http + "/v1/models/org/voice")
             assert answer.json()["id"] == "org/voice"
             answer = await http.get(server.http + "/v1/audio/voices")
@@ -156,7 +156,7 @@ async def test_models_and_voices_are_listed() -> None:
 
 
 async def test_openapi_describes_every_field() -> None:
-    async with gateway() as server, httpx.AsyncClient() as http:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
         schema = (await http.get(server.http + "/openapi.json")).json()
     operation = schema["paths"]["/v1/audio/speech"]["post"]
     assert set(operation["responses"]) == {"200", "4XX", "5XX"}
@@ -183,7 +183,10 @@ async def test_vllm_omni_max_new_tokens_equals_max_frames() -> None:
     """Includes the other fields that vLLM-Omni's benchmark sends."""
     body = {"input": "One sentence to say.", "response_format": "pcm", "voice": "alloy", "seed": 1}
     theirs = {"task_type": "CustomVoice", "language": "English", "stream_format": "audio"}
-    async with gateway(**EXACT) as server, httpx.AsyncClient(base_url=server.http) as http:
+    async with (
+        gateway(**EXACT) as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
         path = "/v1/audio/speech"
         cut = await http.post(path, json=body | {"max_frames": 20})
         same = await http.post(path, json=body | theirs | {"max_new_tokens": 20})
