@@ -55,6 +55,8 @@ async def test_cancel_works_after_last_request() -> None:
         await until_heard(talk, "a")
         await talk.send(context_id="a", cancel=True)
         await server.until_free()
+        counted = server.runtime.metrics.render().decode()
+        assert 'tts_contexts_total{outcome="cancelled",protocol="cartesia"} 1.0' in counted
 
 
 async def test_generation_is_limited_by_lead() -> None:

@@ -133,7 +133,9 @@ async def test_cancel_stops_opus_packets() -> None:
             assert cancelled["sent_ms"] <= 10 * packets
             assert cancelled["sent_ms"] >= 10 * packets - 20
             assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXTS[1] * 3
-            await talk.until("metrics", name)
+            report = await talk.next()
+            assert isinstance(report, dict), "audio after context.cancelled"
+            assert (report["type"], report["context_id"]) == ("metrics", name)
             await asyncio.sleep(0.05)
             await talk.send("ping", id=name)
             pong = await talk.next()

@@ -122,7 +122,9 @@ async def test_cancel_stops_json_audio() -> None:
         await talk.send("context.cancel", context_id="c")
         cancelled = await talk.until("context.cancelled")
         assert cancelled["text_spoken"] + cancelled["text_remaining"] == TEXT
-        await talk.until("metrics")
+        report = await talk.next()
+        assert isinstance(report, dict)
+        assert report["type"] == "metrics", "audio after context.cancelled"
         await talk.send("ping", id="p")
         pong = await talk.next()
         assert isinstance(pong, dict)

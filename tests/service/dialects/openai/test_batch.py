@@ -135,7 +135,7 @@ async def test_failed_items_do_not_affect_other_items() -> None:
     ]
     async with (
         gateway(unspeakable_text="error", unknown_fields="refuse") as server,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=60) as http,
     ):
         body = (await post_batch(server, {"items": batch})).json()
         errors = {
@@ -227,7 +227,10 @@ async def test_batch_concurrency_is_limited_by_setting_and_slots(at_once: int, p
 
 async def test_first_result_is_sent_while_next_item_is_spoken() -> None:
     talker = FakeTalker(row_s=0.002)
-    async with gateway(talker, max_batch_contexts=1) as server, httpx.AsyncClient() as http:
+    async with (
+        gateway(talker, max_batch_contexts=1) as server,
+        httpx.AsyncClient(timeout=60) as http,
+    ):
         body = {"items": batch_items(BATCH_TEXTS[2], BATCH_TEXTS[1] * 8)}
         async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
             came = b""
@@ -241,8 +244,8 @@ async def test_first_result_is_sent_while_next_item_is_spoken() -> None:
 
 
 async def test_disconnect_cancels_whole_batch() -> None:
-    talker = FakeTalker(row_s=0.002, frames_per_character=50)
-    async with gateway(talker) as server, httpx.AsyncClient() as http:
+    talker = FakeTalker(row_s=0.02, frames_per_character=50)
+    async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         body = {"items": batch_items(*BATCH_TEXTS * 4)}
         async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
             pieces = answer.aiter_raw()  # kept, because httpx closes the response with its iterator
@@ -251,6 +254,8 @@ async def test_disconnect_cancels_whole_batch() -> None:
                 while server.talker.outstanding < 4:
                     await asyncio.sleep(0.005)
         await server.until_free()
+        counted = server.runtime.metrics.render().decode()
+        assert 'tts_contexts_total{outcome="cancelled",protocol="openai"} 4.0' in counted
         async with asyncio.timeout(60):
             while server.runtime.connections:  # closed shortly after the work ends
                 await asyncio.sleep(0.005)
