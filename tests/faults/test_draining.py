@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,16 @@ from service.runtime import Runtime
 from tests.faults.fake_service import free_port, instance
 from tests.faults.history import Script
 from tests.faults.labelled_audio import LabelTalker
-from tests.faults.rig import Gateway, Listener, assert_right, cartesia, gateway, native, openai
+from tests.faults.rig import (
+    PATIENCE_S,
+    Gateway,
+    Listener,
+    assert_right,
+    cartesia,
+    gateway,
+    native,
+    openai,
+)
 
 #: 30 seconds of audio; the lead is one second.
 FRAMES = (2500, 2500, 2500)
@@ -62,6 +72,26 @@ async def test_drain_timeout_sends_draining_error_and_counts_cut_context() -> No
         assert_right([listener], "broken")
         assert [error["code"] for error in listener.errors] == ["draining"]
         assert server.runtime.metrics.cut_by_drain._value.get() == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_second_signal_ends_server_that_is_still_speaking(number: signal.Signals) -> None:
+    """Without it the drain would wait for the end of the context, for twenty minutes."""
+    async with instance(free_port(), TALKWIRE_DRAIN_S="7200") as server:
+
+        async def send(listener: Listener) -> None:
+            if not listener.history[1:]:
+                server.process.send_signal(number)
+                async with asyncio.timeout(PATIENCE_S):
+                    while await server.is_ready():
+                        await asyncio.sleep(0.02)
+                server.process.send_signal(number)
+
+        listener = Listener(Script(1, (60_000,)), on_audio=send)
+        await native(server.port, [listener])
+        async with asyncio.timeout(PATIENCE_S):
+            assert await server.process.wait() == os.EX_OK
+        assert_right([listener], "broken")
 
 
 @pytest.mark.long
