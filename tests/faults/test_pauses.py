@@ -14,7 +14,11 @@ import pytest
 from codec.engine import WATCH
 from ipc import child_process
 from ipc.watchdog import Vitals, read_vitals
+from service.transport import websocket
+from service.transport.uvicorn_protocols import WebSocketProtocol
 from tests.faults.fake_service import free_port, instance
+from tests.faults.history import Script
+from tests.faults.rig import Listener, assert_right, gateway, native
 from tests.ipc.nest import QUICK, Nest
 
 
@@ -46,6 +50,27 @@ async def test_supervisor_paused_with_its_child_does_not_restart(
     nest.supervisor.send(nest.say("here"))
     await nest.until(lambda: nest.said == ["here"])
     await nest.supervisor.stop()
+
+
+async def test_gateway_that_was_paused_does_not_close_clients_as_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is paused for longer than a client may leave a ping unanswered, right after a ping."""
+    slow_s, pauses = 1.1 * websocket._PAUSE_S, list[float]()
+    ping = WebSocketProtocol.ping
+
+    def pause(protocol: WebSocketProtocol, payload: bytes) -> None:
+        ping(protocol, payload)
+        if not pauses:
+            pauses.append(2 * slow_s)
+            time.sleep(pauses[0])  # the fault itself; then housekeeping is due before the pong
+
+    monkeypatch.setattr(WebSocketProtocol, "ping", pause)
+    listener = Listener(Script(1, (400, 400)))
+    async with gateway(slow_consumer_s=slow_s) as server:
+        await native(server.port, [listener])
+    assert pauses
+    assert_right([listener], "complete")
 
 
 @pytest.mark.long
