@@ -210,13 +210,15 @@ async def test_talker_is_limited_by_lead(wish: Any, limits: Any) -> None:
 
 async def test_disconnect_frees_talker_and_codec() -> None:
     talker = FakeTalker(row_s=0.002, frames_per_character=50)
-    async with gateway(talker, codec_delay_s=0.5) as server:
+    async with gateway(talker) as server:
+        server.codec.delay_s = 3600.0
         async with client(server.url) as talk:
             await talk.create()
             await talk.send("text.append", context_id="c", text=TEXT)
-            while not server.talker.outstanding:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(60):
+                while not server.codec.outstanding:
+                    await asyncio.sleep(0.005)
+            assert server.talker.outstanding == 1
             talk.socket.transport.abort()
         await server.until_free()
         assert server.codec.cancelled == 1

@@ -173,10 +173,14 @@ async def test_disconnect_stops_generation() -> None:
 
 async def test_disconnect_before_first_byte_cancels_codec() -> None:
     async with gateway() as server:
-        server.codec.delay_s = 30
-        with pytest.raises(httpx.ReadTimeout):
-            async with httpx.AsyncClient(timeout=0.3) as http:
-                await http.post(server.http + PATH, json=PCM)
+        server.codec.delay_s = 3600
+        async with httpx.AsyncClient(timeout=60) as http:
+            asking = asyncio.create_task(http.post(server.http + PATH, json=PCM))
+            async with asyncio.timeout(60):
+                while not server.codec.outstanding:
+                    await asyncio.sleep(0.005)
+            assert asking.cancel()
+            await asyncio.wait([asking])
         await server.until_free()
         assert server.codec.cancelled == 1
 
