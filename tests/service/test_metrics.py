@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import re
 import sys
@@ -146,7 +145,16 @@ async def test_cancel_counts_wasted_audio() -> None:
     assert value(after, "tts_audio_seconds_total", **native) == pytest.approx(sent_s, abs=rounded)
 
 
-async def test_unsent_audio_of_vanished_client_counts_as_wasted() -> None:
+async def test_unsent_audio_of_vanished_client_counts_as_wasted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outboxes, begin = list[Outbox](), Outbox.__init__
+
+    def note(outbox: Outbox, max_bytes: int) -> None:
+        begin(outbox, max_bytes)
+        outboxes.append(outbox)
+
+    monkeypatch.setattr(Outbox, "__init__", note)
     talker = FakeTalker(row_s=0.0001, frames_per_character=20)
     async with gateway(talker, max_segment_chars=300) as server:
         async with connect(server.url, compression=None, max_queue=1) as socket:
@@ -157,19 +165,14 @@ async def test_unsent_audio_of_vanished_client_counts_as_wasted() -> None:
             await socket.send(json.dumps(say))
             socket.transport.pause_reading()
             async with asyncio.timeout(60):
-                while not any(outbox.queued_bytes > 500_000 for outbox in outboxes()):
+                while not any(outbox.queued_bytes > 500_000 for outbox in outboxes):
                     await asyncio.sleep(0.01)
-            unsent_s = sum(outbox.queued_bytes for outbox in outboxes()) / 4 / SPEC.sample_rate
+            unsent_s = sum(outbox.queued_bytes for outbox in outboxes) / 4 / SPEC.sample_rate
             socket.transport.abort()
         await server.until_free()
         scraped = await scrape(server)
     wasted = value(scraped, "tts_wasted_audio_seconds_total", protocol="native", stage="unsent")
     assert wasted > 0.9 * unsent_s > 0
-
-
-def outboxes() -> list[Outbox]:
-    # not isinstance, which dereferences dead weak references
-    return [found for found in gc.get_objects() if type(found) is Outbox]
 
 
 def test_audio_revoked_by_cancel_counts_as_unsent() -> None:
