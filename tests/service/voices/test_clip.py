@@ -118,27 +118,32 @@ async def test_clip_reader_limits_running_and_waiting_clips() -> None:
     assert len(await reader.read(GOOD["flac"])) == len(TONE)
 
 
-def children(script: Path = CHILD) -> list[psutil.Process]:
+def children(script: Path) -> list[psutil.Process]:
     return [c for c in psutil.Process().children() if str(script) in c.cmdline()]
 
 
-async def test_clip_reader_kills_child_on_cancellation() -> None:
-    reader = ClipReader(clips.RATE)
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A program that does not end, in the place of the one that reads clips."""
+    program = tmp_path / "stuck.py"
+    program.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(clip_module, "_CHILD", program)
+    return program
+
+
+async def test_clip_reader_kills_child_on_cancellation(stuck: Path) -> None:
+    reader = ClipReader(clips.RATE, wall_s=600.0)
     task = asyncio.create_task(reader.read(GOOD["wav"]))
-    while not children():
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        while not children(stuck):
+            await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not children()
+    assert not children(stuck)
 
 
-async def test_clip_reader_is_overloaded_if_child_takes_too_long(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stuck = tmp_path / "stuck.py"
-    stuck.write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(clip_module, "_CHILD", stuck)
+async def test_clip_reader_is_overloaded_if_child_takes_too_long(stuck: Path) -> None:
     with pytest.raises(CapacityError) as busy:
         await ClipReader(clips.RATE, wall_s=0.5).read(GOOD["wav"])
     assert busy.value.code is ErrorCode.OVERLOADED
