@@ -91,6 +91,7 @@ async def test_context_that_lost_its_slot_is_refused_then_speaks_later() -> None
             await asyncio.sleep(0.1)
             await other.create("d", max_lead_ms=1000)
             await other.send("text.append", context_id="d", text=80 * "long " + ". ")
+            await other.until("audio.started")
             await silent.send("text.append", context_id="c", text="And now? ")
             refused = await silent.error()
             assert (refused["code"], refused["context_id"]) == ("overloaded", "c")

@@ -99,9 +99,16 @@ async def test_engine_start_failure_is_reported_once() -> None:
     codec = FakeCodecEngine(SPEC)
     runtime = Runtime(Settings(), BrokenTalker(), codec, Metrics("test", "fake"))
     failures: list[BaseException] = []
-    app = create_app(runtime, failures.append)
+    failed = asyncio.Event()
+
+    def on_fatal(error: Exception) -> None:
+        failures.append(error)
+        failed.set()
+
+    app = create_app(runtime, on_fatal)
     async with app.router.lifespan_context(app):
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            await failed.wait()
         assert runtime.phase is Phase.STARTING
     assert len(failures) == 1
     with pytest.raises(RuntimeError, match="not started"):
