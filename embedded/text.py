@@ -21,7 +21,7 @@ _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
 _LETTERS = (signs.SLASHED, *addresses.RULES, *times.DATES, *amounts.LETTERS, *abbreviations.RULES)
 _BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
 _BY_DIGIT = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
-_BY_SIGN = (ranges.RANGE, *phones.PHONES, *amounts.RULES, *signs.RULES)
+_BY_SIGN = (ranges.RANGE, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,12 +300,20 @@ LETTERS: tuple[Rule, ...] = (
     _NAMED_VERSION,
     Rule(r"x {0,2}(?=\d)", _by, behind=r"[\d\s\"a-z]"),
 )
+_CLASS = Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?")
+_DECADE = Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade)
+_PER_UNIT = Rule(
+    rf"/\s?(?P<per>{_PER})\b(?:(?<!{_PER_IN_FULL})\.(?=\s+[a-z\d]|[,;:)]))?",
+    _per,
+    behind=r"[A-Za-z0-9%]",
+)
+_POINT = Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?")
 RULES: tuple[Rule, ...] = (
     _MONEY,
     _CENTS,
     Rule(r"(?:24/7/365|50-50)(?![\d/-])", _fixed),
     Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
-    Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?"),
+    _CLASS,
     Rule(rf"{_RANGE}\"", _inches),
     Rule(rf"{_RANGE}\s?in(?:\.(?={_INCHES_LONG})|(?={_INCHES_LONG}\s*(?:[^\w\s]|$)))", _in),
     Rule(r"(?<=ft )(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)", _in),
@@ -318,13 +326,9 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
     Rule(r"(?P<n>100|1,?000)s\b", _several, behind=r"[^A-Za-z0-9.,']?"),
     Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
-    Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade),
+    _DECADE,
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
-    Rule(
-        rf"/\s?(?P<per>{_PER})\b(?:(?<!{_PER_IN_FULL})\.(?=\s+[a-z\d]|[,;:)]))?",
-        _per,
-        behind=r"[A-Za-z0-9%]",
-    ),
+    _PER_UNIT,
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
     Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
     Rule(
@@ -338,5 +342,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
     Rule(rf"{NUMBER}", _number),
-    Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?"),
+    _POINT,
 )
+#: Those that may begin with a sign. The others begin with a digit.
+SIGNED: tuple[Rule, ...] = (_MONEY, _CENTS, _CLASS, _DECADE, _PER_UNIT, _POINT)

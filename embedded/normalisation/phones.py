@@ -115,15 +115,20 @@ def _lettered(match: Match) -> Reading:
 
 
 ADDRESS = Rule(r"(?P<host>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?", _address)
+#: "+49 (0)30 123456".
+_ABROAD = Rule(r"\+\d(?:[ ()-]{0,2}\d){6,14}(?!\d|[.,]\d)", _by_groups)
+_GROUPED = Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|[.,]\d)", _phone)
+#: Those that may begin with a sign. The others begin with a digit.
+SIGNED: tuple[Rule, ...] = (_ABROAD, _GROUPED)
 PHONES: tuple[Rule, ...] = (
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
-    # "+49 (0)30 123456", "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
-    Rule(r"\+\d(?:[ ()-]{0,2}\d){6,14}(?!\d|[.,]\d)", _by_groups),
+    _ABROAD,
+    # "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
     Rule(r"0\d{1,4}(?:[ -]\d{2,8}){1,4}(?!\d|[.,]\d)", _long),
     Rule(r"\d{1,7}(?:-\d{1,7}){2,4}(?![\d-])", _long),
     Rule(r"\d{5}-\d{4}(?![\d-]|[.,]\d)", _by_groups),
     Rule(r"(?<=, [A-Z]{2} )\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
-    Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|[.,]\d)", _phone),
+    _GROUPED,
     Rule(r"\d{13,}", _code),
     Rule(r"\d{3,8}(?![\dA-Za-z]|[-.,/:]\d)", _secret),
     Rule(r"(?:[2-9]11|112|988|999)(?![\dA-Za-z]|[-.,/:]\d)", _emergency),
