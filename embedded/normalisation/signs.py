@@ -89,6 +89,7 @@ _TARGET = (
     r"(?:\([^\s()]{0,100}\)[^\s()]{0,200})?(?:\s\"[^\"\n]{0,200}\")?\)"
 )
 RULES: tuple[Rule, ...] = (
+    Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
     # links, footnotes, tasks
     says(rf"!\[(?=[^\[\]\n]{{0,200}}{_TARGET})", ","),
     says(rf"\[(?=[^\[\]\n]{{1,200}}{_TARGET})"),
@@ -146,7 +147,6 @@ RULES: tuple[Rule, ...] = (
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
     says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
     Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
-    Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.
