@@ -82,6 +82,9 @@ _INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
 _LASTING = re.compile(r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited)\s)$")
+#: What shows before or after 9" that it is a length.
+_BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")
+_AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
@@ -174,12 +177,8 @@ def _inches(match: Match) -> list[str] | None:
     """ "9\" x 13\"", "2\" of snow", "a 55\" TV"."""
     if _INCH_NOUN.match(after(match)):
         return [_span(match), "inch"]
-    one = match["a"] == "1" and not match["b"]
-    if re.match(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s", after(match)) or re.search(
-        r"\d\"\s?[x×]\s?$", before(match)
-    ):
-        return [_span(match), "inch" if one else "inches"]
-    return None
+    is_size = _BEFORE_SIZE.search(before(match)) or _AFTER_SIZE.match(after(match))
+    return _in(match) if is_size else None
 
 
 def _in(match: Match) -> list[str]:
