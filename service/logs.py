@@ -77,8 +77,8 @@ class LogWriter:
     """Write lines to a stream from a thread of its own.
 
     ``write`` neither blocks nor raises. At most ``max_bytes`` wait for the stream; lines beyond
-    that, and lines that the stream does not take, are dropped and counted. ``as_json``: every line
-    is a JSON object, also those that no record is behind.
+    that, and lines that the stream does not take, are dropped and counted. ``as_json``: ``say`` and
+    the count of dropped lines write JSON objects too.
     """
 
     def __init__(self, stream: IO[str], max_bytes: int = 4 << 20, *, as_json: bool = False) -> None:

@@ -507,14 +507,17 @@ class Speech:
         It is sent even if the caller is cancelled while the connection is slow.
         """
         if self._cancelling is None:
-            heard_ms = None if played_ms is None else float(played_ms)  # raises here, not there
+            # raises TypeError to the caller instead of in the task
+            heard_ms = None if played_ms is None else float(played_ms)
             cancel = wire.ContextCancel(self.context_id, heard_ms)
             self._cancelling = asyncio.create_task(self._send(cancel))
         if (error := await asyncio.shield(self._cancelling)) is not None:
             raise error
 
     async def _send(self, message: wire.ClientMessage) -> ClientError | None:
-        """Send a message in a task of its own; return what nobody may wait for."""
+        """Send a message in a task of its own. An error is returned, since the task that asked may
+        be gone, and asyncio would log an error that is raised.
+        """
         try:
             await self._connection.send(message)
         except ClientError as error:
