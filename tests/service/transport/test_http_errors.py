@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -53,3 +54,44 @@ async def test_incomplete_body_gets_408_with_idle_timeout(
         assert "x-request-id: " in head_lines
         assert '"code":"idle_timeout"' in told
         assert server.runtime.admission.active == 0
+
+
+_MANY = ",".join(["1"] * 10_000)
+_EXTRA = ",".join(f'"{number}": 1' for number in range(10_000))
+_MANY_VALUES = [
+    ("/v1/audio/speech/batch", f'{{"items": [{_MANY}]}}'),
+    ("/v1/audio/speech/batch", f' {{"items": [{{"input": "a", {_EXTRA}}}]}}'),
+    (PATH, f"[{_MANY}]"),
+    (PATH, f'{{"input": "a", "references": [{_MANY}]}}'),
+    (PATH, f'{{"input": "a", "voice": {{{_EXTRA}}}}}'),
+    ("/v1/audio/voices", f'{{"consent": {{{_EXTRA}}}}}'),
+    ("/tts/bytes", f'{{"voice": {{{_EXTRA}}}}}'),
+]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+async def test_body_with_many_values_is_refused_before_validation(encoding: str) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        for path, body in _MANY_VALUES:
+            kind = {"content-type": "application/json"}
+            answer = await http.post(path, content=body.encode(encoding), headers=kind)
+            assert answer.status_code == 400, (path, answer.text)
+            assert "The body has too many values." in answer.text
+
+
+def test_commas_in_strings_are_no_values() -> None:
+    text = 'Then, "now", and a \\, too: ' * 800
+    fields = {"voice": "default", "seed": 1, "speed": 1.0, "temperature": 0.5, "scene": text}
+    body = {"items": [{"input": text, **fields} for _ in range(32)], "ref_audio": "A" * 100_000}
+    for ascii_only in (True, False):
+        data = json.dumps(body, ensure_ascii=ascii_only).encode()
+        assert data.count(b",") > 32 * 2400
+        assert not http_route.has_too_many_values(data, 1000)
+        assert http_route.has_too_many_values(data, 400)
+
+
+def test_scan_for_values_is_linear_in_the_body() -> None:
+    """Each of these would take hours if the scan began again after a string without an end."""
+    size = 2_000_000
+    for body in (b'["' + b'\\"' * size, b"[" + b"," * 5000 + b"1" * size, b'[",' + b"\\" * size):
+        assert not http_route.has_too_many_values(body, 6000)
