@@ -287,8 +287,11 @@ class Tracing:
         named = "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         named = named or "OTEL_SERVICE_NAME" in environ
         about = {"service.version": version} | ({} if named else {"service.name": "talkwire"})
-        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
-        self._provider.add_span_processor(processor or _otlp())
+        try:
+            self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+            self._provider.add_span_processor(processor or _otlp())
+        except ValueError as error:  # of its environment variables, such as OTEL_BSP_*
+            raise TracingError(f"OpenTelemetry cannot use its variables: {error}") from error
         self._tracer = self._provider.get_tracer("talkwire", version)
         self._propagator = TraceContextTextMapPropagator()
         self._model = model

@@ -112,6 +112,22 @@ def test_tracing_refuses_unsupported_protocol(monkeypatch: pytest.MonkeyPatch) -
         build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", "max_queue_size"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0", "schedule_delay_millis"),
+        ("OTEL_ATTRIBUTE_COUNT_LIMIT", "many", "OTEL_ATTRIBUTE_COUNT_LIMIT"),
+    ],
+)
+def test_tracing_refuses_invalid_variables_of_opentelemetry(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(TracingError, match=told):
+        Tracing("test", "fake")
+
+
 def test_opentelemetry_is_not_imported_without_tracing() -> None:
     program = (
         "import json, sys, service.server\n"
