@@ -33,7 +33,8 @@ class EncoderPump:
     """Owns the encoder of one context.
 
     If audio cannot be encoded, ``broke`` is called once, by the event loop and never inside a
-    method of this class. From then on audio is dropped, but messages are not.
+    method of this class. From then on audio is dropped, but messages are not. Logs name the
+    ``request_id``.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class EncoderPump:
         tasks: asyncio.TaskGroup,
         broke: Callable[[TalkwireError], None],
         max_waiting_samples: int = MAX_WAITING_SAMPLES,
+        *,
+        request_id: str | None = None,
     ) -> None:
         self._encoder, self._tasks, self._broke = encoder, tasks, broke
-        self._max_waiting = max_waiting_samples
+        self._max_waiting, self._request_id = max_waiting_samples, request_id
         self._jobs: deque[_Audio | Callable[[], None]] = deque()
         self._waiting_samples = 0
         self._encoded = asyncio.Event()
@@ -104,7 +107,7 @@ class EncoderPump:
             try:
                 packets = await asyncio.to_thread(self._encode, job)
             except Exception:
-                log.exception("encoding broke")
+                log.exception("encoding broke", extra={"request_id": self._request_id})
                 self._fail(internal_error())
             else:
                 self._waiting_samples -= len(job.samples)

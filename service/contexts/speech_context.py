@@ -112,7 +112,8 @@ class SpeechContext(ContextSink):
         self._heard_rate = runtime.codec.spec.sample_rate * lease.speed
         self._timeline = Timeline(self._heard_rate, encoder.sample_rate, encoder.delay_samples)
         self._clock = PlaybackClock(self._heard_rate)
-        self._pump = EncoderPump(encoder, tasks, self.fail)
+        request_id = plan.request.request_id
+        self._pump = EncoderPump(encoder, tasks, self.fail, request_id=request_id)
         self._driver = ContextDriver(runtime, plan, self, tasks, room, lease.caller)
         #: Total number of the codec's samples, including those in the encoder.
         self.given_samples = 0

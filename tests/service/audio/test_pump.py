@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from service.audio.encoder import Packet
 from service.audio.pcm import PcmEncoder, pack_f32
@@ -160,6 +161,19 @@ async def test_pump_ends_audio_after_encoder_error() -> None:
     assert [error.code for error in desk.errors] == [ErrorCode.INTERNAL]
     assert "library" not in desk.errors[0].message
     assert desk.pump.failure is desk.errors[0]
+
+
+async def test_traceback_of_encoder_error_names_request(caplog: pytest.LogCaptureFixture) -> None:
+    encoder = StalledEncoder()
+    encoder.error = RuntimeError("of the library's")
+    encoder.gate.release()
+    errors: list[TalkwireError] = []
+    async with asyncio.TaskGroup() as tasks:
+        pump = EncoderPump(encoder, tasks, errors.append, request_id="r1")
+        pump.encode(np.zeros(1, np.float32), lambda packets: None, flush=True)
+    assert errors[0].code is ErrorCode.INTERNAL
+    (record,) = [one for one in caplog.records if one.exc_info]
+    assert vars(record)["request_id"] == "r1"
 
 
 async def test_pump_reports_no_failure_after_drop() -> None:
