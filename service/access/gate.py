@@ -27,6 +27,8 @@ from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
+#: An address may be a name that a proxy has set, and is kept and logged.
+_MOST_ADDRESS_CHARS = 64
 #: The rule for paths without a route.
 _ELSEWHERE = Rule(Access.ANY_KEY, TABLE)
 
@@ -87,7 +89,7 @@ class Gate:
         needed = KeyScope.ADMIN if is_metrics else access
         subprotocols, query = scope.get("subprotocols", ()), scope.get("query_string", b"")
         key = presented_key(scope["headers"], subprotocols, query, rule.query)
-        address = (scope.get("client") or ("unknown",))[0]
+        address = (scope.get("client") or ("unknown",))[0][:_MOST_ADDRESS_CHARS]
         return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
 
 

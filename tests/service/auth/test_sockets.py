@@ -127,6 +127,19 @@ async def test_wrong_key_with_large_body_gets_401(tmp_path: Path) -> None:
         assert "401" in await raw(server, head + "\nContent-Length: 200000")  # nothing of it sent
 
 
+async def test_name_from_proxy_is_logged_only_in_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("a", "acme"))
+    async with gateway(api_keys_file=keys) as server, httpx.AsyncClient() as http:
+        headers = bearer("wrong") | {"x-forwarded-for": "x" * 30_000}
+        with caplog.at_level("INFO", logger="service.auth.authenticator"):
+            refused = await http.get(f"{server.http}/v1/models", headers=headers)
+        assert refused.status_code == 401
+        (record,) = [one for one in caplog.records if one.getMessage() == "key refused"]
+        assert vars(record)["address"] == "x" * 64
+
+
 async def test_wrong_keys_are_rate_limited_and_right_key_is_served(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "k.json", entry("k", "t"))
     async with gateway(api_keys_file=keys, max_failed_keys_per_minute=3) as server:
