@@ -44,17 +44,23 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+def _printable(text: str) -> str:
+    """Escape all that would break the line or be a command to a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class ConsoleFormatter(logging.Formatter):
-    """Format records as short lines for people."""
+    """Format records as short lines for people, without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
         extra = " ".join(
-            f"{key}={value:.3f}" if isinstance(value, float) else f"{key}={value}"
+            f"{key}={value:.3f}" if isinstance(value, float) else f"{key}={_printable(str(value))}"
             for key, value in _extra(record).items()
         )
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {extra}".rstrip()
+        message = _printable(record.getMessage())
+        line = f"{clock} {record.levelname.lower():7} {message} {extra}".rstrip()
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

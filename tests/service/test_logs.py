@@ -29,6 +29,16 @@ def test_console_formatter_writes_one_line() -> None:
     assert line.endswith("info    hello you seconds=1.235")
 
 
+def test_console_formatter_escapes_control_characters() -> None:
+    forged = "1.2.3.4\x1b[2J\r\n12:00:00 info    ready \x9b\u202e\u2028"
+    made = record(address=forged, voices=["é\n"])
+    made.args = (forged,)
+    line = ConsoleFormatter().format(made)
+    assert line.isprintable()
+    assert line.count("1.2.3.4\\x1b[2J\\r\\n12:00:00 info    ready \\x9b\\u202e\\u2028") == 2
+    assert "é" in line
+
+
 def pipe() -> tuple[int, TextIO]:
     reading, writing = os.pipe()
     return reading, os.fdopen(writing, "w")
