@@ -107,20 +107,22 @@ class ChildProcess(Generic[M]):
         Raises:
             ChildFailed: It cannot be launched, or reports that it cannot start.
         """
+        module = self._program.module
         try:
             scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
         except OSError as error:
-            raise ChildFailed(f"it has no folder for temporary files: {error}") from error
+            raise ChildFailed(f"{module} has no folder for temporary files: {error}") from error
         with scratch as folder:
             await self._run({**os.environ, **self._program.env, "TMPDIR": folder})
 
     async def _run(self, env: Mapping[str, str]) -> None:
         """Run it in ``env``. Raises ChildFailed."""
-        output = OutputLogger(self._program.module)
+        module = self._program.module
+        output = OutputLogger(module)
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise ChildFailed(f"it cannot be launched: {error}") from error
+            raise ChildFailed(f"{module} cannot be launched: {error}") from error
         try:
             with theirs:
                 process = self._process = await self._launch(theirs, output, env)
@@ -129,7 +131,7 @@ class ChildProcess(Generic[M]):
             await _to_the_end(output.close(0))
             if not isinstance(error, OSError):
                 raise
-            raise ChildFailed(f"it cannot be launched: {error}") from error
+            raise ChildFailed(f"{module} cannot be launched: {error}") from error
         try:
             self._last_heard = time.monotonic()
             receiver = _Receiver(self._program.inbound, self._receive, ours)

@@ -91,15 +91,15 @@ class Supervisor(Generic[M]):
 
     async def _run(self) -> None:
         """Run child after child, until stopped or until the first start has failed."""
-        failures = 0
+        failures, module = 0, self._program.module
         while True:
-            given_up, reason, self._up_at = False, "it died before it was ready", None
+            given_up, reason, self._up_at = False, f"{module} died before it was ready", None
             self._child = ChildProcess(self._program, self._watch)
             try:
                 await self._child.run()
             except ChildFailed as error:
                 given_up, reason = True, str(error)
-                log.error("child cannot start: %s", reason, extra={"child": self._program.module})
+                log.error("child cannot start: %s", reason, extra={"child": module})
             if self._stopping:
                 return
             failures = 0 if self._was_healthy() else failures + 1
@@ -108,7 +108,7 @@ class Supervisor(Generic[M]):
                 return
             self.restarts += 1
             delay = _BACKOFF_S[min(max(failures - 1, 0), len(_BACKOFF_S) - 1)]
-            log.warning("child ended", extra={"child": self._program.module, "restart_in_s": delay})
+            log.warning("child ended", extra={"child": module, "restart_in_s": delay})
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:

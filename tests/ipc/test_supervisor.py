@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -132,9 +133,22 @@ async def test_fatal_message_fails_start_with_its_text() -> None:
 
 async def test_start_fails_if_child_always_dies() -> None:
     nest = Nest("crash")
-    with pytest.raises(ChildFailed, match="died before"):
+    with pytest.raises(ChildFailed, match="echo_child died before"):
         await nest.supervisor.start()
     assert nest.supervisor.restarts == START_TRIES - 1
+    await nest.supervisor.stop()
+
+
+async def test_start_failure_names_child_that_cannot_be_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def launch(*argv: object, **options: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", launch)
+    nest = Nest()
+    with pytest.raises(ChildFailed, match=r"echo_child cannot be launched: .* allocate memory"):
+        await nest.supervisor.start()
     await nest.supervisor.stop()
 
 
