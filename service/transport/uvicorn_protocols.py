@@ -55,6 +55,8 @@ _PING_S = 20.0
 _SEND_BYTES = 128 * 1024
 #: The kernel drops a client that reads nothing for this multiple of ``slow_consumer_s``.
 _DROP_AFTER = 7.0
+#: The kernel's maximum for that, 24 days.
+_MOST_MS = 2**31 - 1
 #: An open connection that takes nothing is aborted after this multiple of ``slow_consumer_s``.
 _ABORT_AFTER = 2.0
 #: Maximum number of pings and unsolicited pongs of a client in a window of time.
@@ -390,8 +392,8 @@ def configure_listener(listener: socket.socket, slow_consumer_s: float) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        timeout_ms = round(1000 * _DROP_AFTER * slow_consumer_s)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        timeout_ms = math.ceil(1000 * _DROP_AFTER * slow_consumer_s)  # 0 would be the system's own
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(timeout_ms, _MOST_MS))
 
 
 def server_config(app: ASGIApp, settings: Settings, grace_s: int) -> ServerConfig:

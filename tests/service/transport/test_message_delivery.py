@@ -9,6 +9,7 @@ import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from service.dialects.native import NativeDialect
+from service.settings import Settings
 from service.transport.uvicorn_protocols import AT_ONCE, configure_listener
 from tests.service.live import append, client, gateway, write
 
@@ -116,3 +117,14 @@ async def test_connections_of_configured_listener_do_not_delay_small_messages() 
         _, writer = await asyncio.open_connection(*listener.getsockname())
         assert await accepted
         writer.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux has it")
+@pytest.mark.parametrize(("slow_consumer_s", "timeout_ms"), [(604_800, 2**31 - 1), (0.00001, 1)])
+def test_listener_accepts_all_allowed_values_of_slow_consumer_s(
+    slow_consumer_s: float, timeout_ms: int
+) -> None:
+    allowed = Settings(slow_consumer_s=slow_consumer_s)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        configure_listener(listener, allowed.slow_consumer_s)
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == timeout_ms
