@@ -65,6 +65,9 @@ def serve_until_stopped(settings: Settings) -> None:
     """Serve until a signal. Raises Unable."""
     if fault := exposure_fault(settings):
         raise Unable(fault)
+    references = settings.references_dir
+    if references is not None and not references.is_dir():
+        raise Unable(f"references_dir: there is no folder {references}")
     with contextlib.ExitStack() as listening:
         log = set_up(settings.log_level, settings.log_format)
         listening.callback(log.close, _LAST_LINES_S)

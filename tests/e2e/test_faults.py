@@ -151,6 +151,14 @@ def test_ipv6_host_without_ipv6_is_told_as_such(monkeypatch: pytest.MonkeyPatch)
         serve._listen("::1", 0, "--port")
 
 
+def test_missing_folder_of_references_is_told_before_anything_starts(tmp_path: Path) -> None:
+    missing = tmp_path / "clips"
+    wrong = {"TALKWIRE_MODEL": str(tmp_path / "model"), "TALKWIRE_REFERENCES_DIR": str(missing)}
+    done = run("serve", "--port", "0", **wrong)
+    assert done.returncode == 1
+    assert done.stderr == f"talkwire: references_dir: there is no folder {missing}\n"
+
+
 def test_unknown_setting_exits_with_usage_error() -> None:
     done = run("serve", TALKWIRE_PROT="1")
     assert done.returncode == 2
