@@ -86,17 +86,22 @@ def parse_origin(text: str) -> str:
     origin = text.strip().lower()
     if origin in (ANY, "null"):
         return origin
-    parts = urlsplit(origin)
+    wrong = ValueError(f"not an origin like https://example.org: {text!r}")
+    try:
+        parts = urlsplit(origin)
+        number = parts.port
+    except ValueError as error:  # which does not show the origin
+        raise wrong from error
     # urlsplit removes tabs and line ends, so they must be refused here
     place = _PLACE.fullmatch(parts.netloc) if origin.isprintable() else None
     if parts.scheme not in _PORTS or not parts.hostname or place is None:
-        raise ValueError(f"not an origin like https://example.org: {text!r}")
+        raise wrong
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"an origin has no path: {text!r}")
     if ANY in origin:
         raise ValueError(f"each origin is named whole, or {ANY} for all: {text!r}")
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = "" if parts.port in (None, _PORTS[parts.scheme]) else f":{parts.port}"
+    port = "" if number in (None, _PORTS[parts.scheme]) else f":{number}"
     return f"{parts.scheme}://{name}{port}"
 
 

@@ -67,6 +67,14 @@ def test_allowed_origins_setting_refuses_invalid_origin(entry: str) -> None:
         parse_origin(entry)
 
 
+@pytest.mark.parametrize("entry", ["https://[::1", "https://a.org:99999", "https://a.org:x"])
+def test_refusal_of_allowed_origin_shows_it_with_an_example(entry: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(allowed_origins=[entry])
+    for part in ("allowed_origins", entry, "https://example.org"):
+        assert part in str(refused.value)
+
+
 async def test_handshake_from_foreign_origin_gets_403_with_code() -> None:
     async with gateway(allowed_origins=["https://friend.org"]) as server:
         for origin in (None, server.http, "https://friend.org"):
