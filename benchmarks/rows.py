@@ -99,6 +99,9 @@ class Nobody:
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """See ContextSink."""
 
+    def on_utterance_ended(self) -> None:
+        """See ContextSink."""
+
     def on_flushed(self, flushed: Flushed) -> None:
         """See ContextSink."""
 

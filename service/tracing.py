@@ -193,6 +193,8 @@ class ContextTrace:
                     known.on_sent(len(command.samples), now, done_at)
                     if command.ends_utterance:
                         self._finish(event.utterance, done_at)
+                case events.UtteranceEnded(index) if index in self._utterances:
+                    self._finish(index, now)
                 case events.Cancelled(report=report):
                     self._end("cancelled", report, None, done_at)
                 case events.Done(reason, report, error):

@@ -174,6 +174,14 @@ class SendAudio(Command, frozen=True):
     trimmed: int = 0
 
 
+class UtteranceEnded(Command, frozen=True):
+    """The utterance has ended, and all of its audio had been sent before that was known: its last
+    SendAudio did not say so.
+    """
+
+    utterance: int
+
+
 class WordsSent(Command, frozen=True):
     """The audio of these words has been sent. Words come in order, each once."""
 

@@ -74,6 +74,8 @@ class Utterance:
         self.started_at: float | None = None
         self.generated = False
         self.cut_off = False
+        #: Whether its last audio was sent as such.
+        self.has_told_end = False
         self.rows = 0
         self.frames = 0
         self.frames_sent = 0

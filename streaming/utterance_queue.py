@@ -26,6 +26,7 @@ from streaming.events import (
     StartTalker,
     StopTalker,
     TakeRows,
+    UtteranceEnded,
     WordsSent,
 )
 from streaming.playback import PlaybackClock
@@ -195,6 +196,7 @@ class UtteranceQueue:
         words = head.words.on_sent(whole, offset, trimmed) if head.words else []
         if not len(samples):
             return self._tell_words(words)
+        head.has_told_end = head.is_done
         return [
             SendAudio(
                 samples,
@@ -327,6 +329,8 @@ class UtteranceQueue:
                 self._transcript.on_cut(utterance.text_end, self.sent_samples, has_words=has_words)
             else:
                 self._transcript.on_sent(utterance.text_end, self.sent_samples)
+            if not utterance.has_told_end:  # the talker reported the end after the last audio
+                commands.append(UtteranceEnded(utterance.index))
             commands += [Flushed(flush_id) for flush_id in utterance.flush_ids]
         return commands
 

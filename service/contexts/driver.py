@@ -154,6 +154,9 @@ class ContextSink(Protocol):
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """Send word timings of earlier audio, which have become known only now."""
 
+    def on_utterance_ended(self) -> None:
+        """Note that an utterance has ended whose audio was all sent before that was known."""
+
     def on_flushed(self, flushed: events.Flushed) -> None:
         """Report the end of a flush."""
 
@@ -310,6 +313,8 @@ class ContextDriver:
                 self._talker.stop()
             case events.WordsSent(timings):
                 self._sink.on_word_timings(timings)
+            case events.UtteranceEnded():
+                self._sink.on_utterance_ended()
             case events.Flushed():
                 self._sink.on_flushed(command)
             case events.Cancelled():

@@ -290,12 +290,18 @@ class SpeechContext(ContextSink):
         """See ContextSink."""
         self._pump.after(lambda: self._sink.put(Words(tuple(timings), self._words_delay_ms)))
 
-    def on_flushed(self, flushed: events.Flushed) -> None:
+    def on_utterance_ended(self) -> None:
         """See ContextSink."""
-        # a talker may end an utterance after its last audio, which was sent without a flush
-        moments = FlushEncoder.EACH_FLUSH, FlushEncoder.EACH_UTTERANCE
+        self._flush_encoder(FlushEncoder.EACH_UTTERANCE)
+
+    def _flush_encoder(self, *moments: FlushEncoder) -> None:
+        """Send what the encoder still holds, if it is to be flushed at one of these moments."""
         if self._has_unflushed and self._flushes_at(*moments):
             self._encode(_NOTHING, flush=True)
+
+    def on_flushed(self, flushed: events.Flushed) -> None:
+        """See ContextSink."""
+        self._flush_encoder(FlushEncoder.EACH_FLUSH, FlushEncoder.EACH_UTTERANCE)
         self._pump.after(lambda: self._sink.put(flushed))
 
     def on_cancelled(self, cancelled: events.Cancelled) -> None:

@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.tracing import MAX_WINDOWS
+from streaming.events import StartTalker, TextAppended, TimerFired, UtteranceEnded
 from streaming.ports import DecodeStats
 from streaming.protocol.binary import AudioHeader
 from streaming.spec import Samples
@@ -199,6 +200,16 @@ async def test_window_of_trimmed_silence_has_spans(monkeypatch: pytest.MonkeyPat
     assert len(kept.named("tts.codec.decode")) == windows
     frames = sum(value(span, "tts.new_frames") for span in kept.named("tts.codec.decode"))
     assert frames * SPEC.hop_length == value(utterance, "tts.samples") + SPEC.hop_length
+
+
+def test_utterance_span_ends_when_its_end_comes_after_its_audio() -> None:
+    kept = Kept()
+    trace = kept.tracing.open("native", "r", 0.0)
+    trace.note(TextAppended(FIRST), [StartTalker(0, FIRST, 1.0)], 1.0, 1.0)
+    assert not kept.named("tts.utterance")
+    trace.note(TimerFired(), [UtteranceEnded(0)], 2.0, 2.0)
+    (span,) = kept.named("tts.utterance")
+    assert times(span)[1] - times(span)[0] == 1_000_000_000
 
 
 async def test_context_span_follows_traceparent_of_client() -> None:

@@ -12,13 +12,17 @@ from streaming.chunk_schedule import PaceBounds, ScheduleSettings
 from streaming.delay import RowLayout
 from streaming.events import (
     AudioDecoded,
+    Command,
     Decode,
     EndAsked,
     Event,
     RowsReceived,
     SendAudio,
+    SetTimer,
     StartTalker,
     TextAppended,
+    TimerFired,
+    UtteranceEnded,
 )
 from streaming.ports import TalkerRows
 from streaming.session import Session, SessionSettings
@@ -72,3 +76,39 @@ def test_session_with_whole_rows_equals_one_shot_decode(mode: str, ends_by_code:
         assert len(windows) > 4
         kept = [0 if w.history is None else w.history.shape[1] for w in windows]
         assert max(kept) == SPEC.history_frames
+
+
+def test_end_that_comes_after_last_audio_is_told() -> None:
+    """The step that ends an utterance makes no frame, so its audio may all have been sent."""
+    schedule = ScheduleSettings(
+        frame_s=SPEC.frame_s, delay_rows=0, left_context_frames=SPEC.left_frames,
+        first_lookahead_frames=0, lookahead_frames=0,
+    )  # fmt: skip
+    bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.0, 0.0)
+    queue = QueueSettings(SPEC, schedule, lambda: bounds, layout=RowLayout.WHOLE)
+    session, decoder, frames = Session(SessionSettings(queue)), FakeDecoder(SPEC), random_frames()
+    now, timer, sent = 0.0, None, list[SendAudio]()
+
+    def post(event: Event) -> list[Command]:
+        nonlocal timer
+        commands = session.handle(event, now)
+        sent.extend(command for command in commands if isinstance(command, SendAudio))
+        for command in list(commands):
+            if isinstance(command, SetTimer):
+                timer = command.at
+            elif isinstance(command, Decode):
+                samples = decoder.decode_windows([command.window])[0]
+                commands += post(AudioDecoded(command.utterance, samples))
+        return commands
+
+    post(TextAppended("A text. And"))
+    told = post(RowsReceived(0, TalkerRows(frames)))
+    while sum(len(audio.samples) for audio in sent) < FRAMES * SPEC.hop_length:
+        assert timer is not None
+        now, timer = timer, None
+        told += post(TimerFired())
+    assert not any(audio.ends_utterance for audio in sent)
+    assert not any(isinstance(command, UtteranceEnded) for command in told)
+    told = post(RowsReceived(0, TalkerRows(frames[:0], "stop")))
+    assert UtteranceEnded(0) in told
+    assert session.is_idle

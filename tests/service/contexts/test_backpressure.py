@@ -38,6 +38,9 @@ class Listener:
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         raise AssertionError("no words were asked for")
 
+    def on_utterance_ended(self) -> None:
+        raise AssertionError("this talker ends with its last audio")
+
     def on_flushed(self, flushed: Flushed) -> None:
         raise AssertionError("no flush was asked for")
 

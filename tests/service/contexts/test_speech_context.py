@@ -28,7 +28,7 @@ from service.runtime import Runtime
 from service.settings import Settings
 from service.transport.http_response import OutputQueue
 from streaming.errors import TalkwireError
-from streaming.events import CancelAsked, Cancelled, Done, Event, Flushed, SendAudio
+from streaming.events import CancelAsked, Cancelled, Done, Event, Flushed, SendAudio, UtteranceEnded
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import AudioFlags, AudioHeader
 from streaming.report import ContextReport
@@ -266,6 +266,30 @@ async def test_flush_of_utterance_that_ended_after_its_audio_sends_all_of_it(
             count += len(output.packets)
         assert output == Flushed("f")
         assert count == packets
+        rig.context.close()
+
+
+@pytest.mark.parametrize(
+    ("when", "is_idle", "packets"),
+    [
+        (FlushEncoder.EACH_UTTERANCE, False, 3),
+        (FlushEncoder.EACH_PAUSE, False, 2),
+        (FlushEncoder.EACH_PAUSE, True, 3),
+        (FlushEncoder.EACH_FLUSH, True, 2),
+        (FlushEncoder.AT_END, True, 2),
+    ],
+)
+async def test_utterance_that_ended_after_its_audio_is_sent_without_a_flush(
+    when: FlushEncoder, is_idle: bool, packets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = OutputQueue(RATE)
+    monkeypatch.setattr(ContextDriver, "is_idle", is_idle)
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20), outputs, when)
+        rig.audio(RATE // 20, first=True)
+        rig.context._driver._carry_out_all([UtteranceEnded(0)])
+        taken = [outputs._outputs.get_nowait() for _ in range(outputs._outputs.qsize())]
+        assert sum(len(out.packets) for out in taken if isinstance(out, Audio)) == packets
         rig.context.close()
 
 
