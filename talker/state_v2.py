@@ -6,6 +6,7 @@ interfaces, so test each minor version.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -118,6 +119,11 @@ class TalkerSampler:
         #: requests come.
         self._params = [SamplingParams()] * max_num_reqs
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
+        #: The requests whose marks these are, and the marks of those that have left their slots. A
+        #: preempted request stays marked, since the prefix cache may have the lost chunk's blocks
+        #: when it is taken up again. It is taken up before new ones, so few marks are kept.
+        self._marked: list[str | None] = [None] * max_num_reqs
+        self._left: OrderedDict[str, Tensor] = OrderedDict()
         # Never written to, so all steps may share them: the values beside the codes of requests
         # without word timings, their ranks, and the number of rejected rows.
         shape = (max_num_reqs, model.num_codebooks)
@@ -134,8 +140,25 @@ class TalkerSampler:
         argument in every version.
         """
         self._params[index], self._batch = args[-1], None
-        # a view and a kernel: assigning to an element would copy from the host and wait
-        self._lost[index].zero_()
+        name = self._req_states.index_to_req_id[index]
+        if name in self._marked:
+            self._leave(self._marked.index(name))
+        self._leave(index)
+        mark = self._left.pop(name, None)
+        self._marked[index] = name
+        # views and kernels: assigning to an element would copy from the host and wait
+        if mark is None:
+            self._lost[index].zero_()
+        else:
+            self._lost[index].copy_(mark)
+
+    def _leave(self, index: int) -> None:
+        """Keep the mark at ``index`` for its request, which may only be preempted."""
+        name, self._marked[index] = self._marked[index], None
+        if name is not None:
+            self._left[name] = self._lost[index].clone()
+        if len(self._left) > 2 * len(self._marked):
+            self._left.popitem(last=False)
 
     def apply_staged_writes(self) -> None:
         """Do nothing: parameters go to the device with the first step of a batch."""
