@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections import Counter
 from multiprocessing import active_children
 from typing import Any
 
@@ -22,7 +23,7 @@ from talker.vllm_requests import Refused
 from talker.vllm_setup import logger_factory
 
 log = logging.getLogger(__name__)
-#: An engine with requests, whichever, and without output for this long is considered dead.
+#: An engine core with requests, whichever, and without output for this long is considered dead.
 _STALL_S = 60.0
 _STALL_CHECK_S = 1.0
 _NOT_STARTED = "vLLM's engine did not start: the first error in the log above says why"
@@ -47,18 +48,23 @@ class AsyncHost(Host):
             raise ValueError(_NOT_STARTED) from error
         #: Number of engine cores, and with data parallelism their coordinator.
         self._processes = len(active_children())
-        self._is_spread = arguments["data_parallel_size"] > 1
+        self._cores = arguments["data_parallel_size"]
         #: Tasks by the engine's id of their request.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made: list[NewRows] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outputs = 0
+        #: Number of outputs of each core.
+        self._outputs = Counter[int]()
 
     async def warm_up(self, request: Generate) -> None:
         """Speak one request to its end."""
         prompt, params = self._inputs(RequestState(request))
         async for _ in self._engine.generate(prompt, params, "warm-up"):
             pass
+
+    def _rank(self, core: int) -> int | None:
+        """vLLM's number of a core; None if there is only one."""
+        return core if self._cores > 1 else None
 
     async def run(self, link: ChildLink[FromGateway]) -> None:
         """Serve until the link closes (LinkClosed) or the engine has died (EngineGone)."""
@@ -89,17 +95,21 @@ class AsyncHost(Host):
             task.cancel()
 
     async def _watch(self) -> None:
-        """Return never. Raises EngineGone. Requests that come and go do not show that the engine
-        works, so the checks are counted. While this process is stopped there are none.
+        """Return never. Raises EngineGone. Requests that come and go do not show that a core works,
+        nor does another core's output, so the checks are counted for each. While this process is
+        stopped there are none.
         """
-        silent_s, outputs = 0.0, 0
+        silent_s, before = dict[int, float](), Counter[int]()
         while True:
             await asyncio.sleep(_STALL_CHECK_S)
-            if outputs != self._outputs:
-                silent_s, outputs = 0.0, self._outputs
-            elif self._tasks:
-                silent_s += _STALL_CHECK_S
-            if silent_s > _STALL_S or self._is_dead():
+            outputs, states = self._outputs.copy(), map(self._requests.of, list(self._tasks))
+            for core in {state.core for state in states if state is not None}:
+                silent_s[core] = silent_s.get(core, 0.0) + _STALL_CHECK_S
+            for core in outputs:
+                if outputs[core] != before[core]:
+                    silent_s[core] = 0.0
+            before = outputs
+            if max(silent_s.values(), default=0.0) > _STALL_S or self._is_dead():
                 raise EngineGone
 
     def _is_dead(self) -> bool:
@@ -112,12 +122,11 @@ class AsyncHost(Host):
         handle = state.request.handle
         try:
             prompt, params = self._inputs(state)
-            core = state.core if self._is_spread else None
             outputs = self._engine.generate(
-                prompt, params, state.engine_id, data_parallel_rank=core
+                prompt, params, state.engine_id, data_parallel_rank=self._rank(state.core)
             )
             async for output in outputs:
-                self._outputs += 1
+                self._outputs[state.core] += 1
                 self._give(self._read([output]))
         except asyncio.CancelledError:
             raise  # aborted or paused: generate() has told the engine

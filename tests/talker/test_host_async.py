@@ -6,13 +6,17 @@ import asyncio
 import itertools
 import subprocess
 import sys
+from collections import Counter
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from talker.messages import Abort, Generate
+from talker.messages import Abort, Generate, NewRows
 from talker.request_table import RequestTable
+
+if TYPE_CHECKING:
+    from talker.host_async import AsyncHost
 
 #: A scripted host in the real runner: a thread waits for messages that never come, as
 #: ChildLink.receive does, and the engine dies.
@@ -72,42 +76,113 @@ def test_engine_core_start_failure_raises_value_error(
         AsyncHost(given, checkpoint, 0, None)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
-async def test_stalled_engine_is_found_although_requests_come_and_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from talker import host_async
+class Engine:
+    """Stands for AsyncLLM, with ``cores`` of which some are hung: they never answer."""
 
-    asked = asyncio.Queue[str]()
+    errored = False
 
-    class Hung:
-        errored = False
+    def __init__(self, cores: int, *hung: int) -> None:
+        self.cores, self._hung = cores, hung
+        self.asked: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
 
-        async def generate(self, prompt: object, params: object, id: str, **_: object) -> Any:
-            await asked.put(id)
+    async def generate(
+        self, prompt: object, params: object, id: str, *, data_parallel_rank: int | None
+    ) -> Any:
+        await self.asked.put((id, data_parallel_rank))
+        if (data_parallel_rank or 0) in self._hung:
             await asyncio.Event().wait()
-            yield
+        while True:
+            yield SimpleNamespace(request_id=id)
+            await asyncio.sleep(0)
+
+
+def hosted(engine: Engine) -> AsyncHost:
+    """An AsyncHost of that engine, which ignores the rows."""
+    from talker import host_async
 
     class Host(host_async.AsyncHost):
         def _start_engine(self, arguments: dict[str, Any]) -> None:
-            self._engine, self._processes, self._is_spread = Hung(), 0, False
-            self._tasks, self._outputs = {}, 0
+            self._engine, self._processes, self._cores = engine, 0, engine.cores
+            self._tasks, self._made, self._outputs = {}, [], Counter()
 
         def _inputs(self, state: object) -> tuple[Any, Any]:
             return None, None
 
+        def _read(self, outputs: object) -> list[NewRows]:
+            return []
+
+    checkpoint: Any = SimpleNamespace(shape=None)
+    host = Host({"max_model_len": 64}, checkpoint, 0, RequestTable(64, engine.cores))
+    host._link = SimpleNamespace(send=lambda message: None)  # type: ignore[assignment]
+    return host
+
+
+def request(handle: int) -> Generate:
+    return Generate(handle, (1,), 9, 1.0, 1.0, 5, 0)
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from talker import host_async
+
     monkeypatch.setattr(host_async, "_STALL_S", 0.05)
     monkeypatch.setattr(host_async, "_STALL_CHECK_S", 0.001)
-    checkpoint: Any = SimpleNamespace(shape=None)
-    host = Host({"max_model_len": 64}, checkpoint, 0, RequestTable(slots=64))
-    host._link = SimpleNamespace(send=lambda message: None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+async def test_stalled_engine_is_found_although_requests_come_and_go(quick_checks: None) -> None:
+    from talker.host_async import EngineGone
+
+    engine = Engine(1, 0)
+    host = hosted(engine)
     watching = asyncio.create_task(host._watch())
     async with asyncio.timeout(30):
         for handle in itertools.count(1):
-            host._handle(Generate(handle, (1,), 9, 1.0, 1.0, 5, 0))
-            assert await asked.get() == f"{handle}.0"
+            host._handle(request(handle))
+            assert (await engine.asked.get())[0] == f"{handle}.0"
             if watching.done():
                 break
             host._handle(Abort(handle))
-    with pytest.raises(host_async.EngineGone):
+    with pytest.raises(EngineGone):
         watching.result()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+async def test_stalled_core_is_found_although_another_one_works(quick_checks: None) -> None:
+    from talker.host_async import EngineGone
+
+    engine = Engine(2, 1)
+    host = hosted(engine)
+    host._handle(request(1))
+    host._handle(request(2))
+    assert [(await engine.asked.get())[1] for _ in range(2)] == [0, 1]
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineGone):
+            await host._watch()
+    assert set(host._tasks) == {"1.0", "2.0"}
+    host._handle(Abort(1))
+    host._handle(Abort(2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+async def test_core_that_works_is_not_taken_for_stalled(
+    quick_checks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, checks, enough = hosted(Engine(2)), itertools.count(1), asyncio.Event()
+
+    def is_dead() -> bool:
+        if next(checks) > 100:  # twice as many as end a stalled one
+            enough.set()
+        return False
+
+    monkeypatch.setattr(host, "_is_dead", is_dead)
+    host._handle(request(1))
+    host._handle(request(2))
+    watching = asyncio.create_task(host._watch())
+    reached = asyncio.create_task(enough.wait())
+    await asyncio.wait([watching, reached], return_when=asyncio.FIRST_COMPLETED)
+    assert not watching.done()
+    assert set(host._tasks) == {"1.0", "2.0"}
+    watching.cancel()
+    host._handle(Abort(1))
+    host._handle(Abort(2))
