@@ -57,9 +57,14 @@ class AsyncHost(Host):
         self._outputs = Counter[int]()
 
     async def warm_up(self, request: Generate) -> None:
-        """Speak one request to its end."""
+        """Speak one request to its end in each engine core."""
+        await asyncio.gather(*(self._warm_up(request, core) for core in range(self._cores)))
+
+    async def _warm_up(self, request: Generate, core: int) -> None:
         prompt, params = self._inputs(RequestState(request))
-        async for _ in self._engine.generate(prompt, params, "warm-up"):
+        rank = self._rank(core)
+        name = f"warm-up.{core}"
+        async for _ in self._engine.generate(prompt, params, name, data_parallel_rank=rank):
             pass
 
     def _rank(self, core: int) -> int | None:

@@ -93,6 +93,8 @@ class Engine:
             await asyncio.Event().wait()
         while True:
             yield SimpleNamespace(request_id=id)
+            if id.startswith("warm-up"):
+                return
             await asyncio.sleep(0)
 
 
@@ -119,6 +121,16 @@ def hosted(engine: Engine) -> AsyncHost:
 
 def request(handle: int) -> Generate:
     return Generate(handle, (1,), 9, 1.0, 1.0, 5, 0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+@pytest.mark.parametrize(("cores", "ranks"), [(1, [None]), (3, [0, 1, 2])])
+async def test_warm_up_speaks_in_each_core(cores: int, ranks: list[int | None]) -> None:
+    engine = Engine(cores)
+    await hosted(engine).warm_up(request(0))
+    asked = [engine.asked.get_nowait() for _ in range(engine.asked.qsize())]
+    assert sorted(rank for _, rank in asked) == ranks  # type: ignore[type-var]
+    assert len({id for id, _ in asked}) == cores
 
 
 @pytest.fixture
