@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from service.engines import RunningCodec, RunningTalker
 from service.voices.clip_reader import ClipReader, decode_base64
@@ -57,6 +57,16 @@ class NewVoice:
     description: str | None = None
     tenant: str | None = None
     max_voices: int | None = None
+
+
+class _Made(NamedTuple):
+    """A reference and the source of its text. ``is_unheard``: the recogniser failed, so that
+    another try may find a text.
+    """
+
+    reference: Reference
+    text_source: Literal["given", "recognised"] | None
+    is_unheard: bool
 
 
 class Cloner:
@@ -120,12 +130,15 @@ class Cloner:
         return made
 
     async def one_off(self, clip: bytes, text: str | None) -> Reference:
-        """Make a one-off reference. The last few are cached, only in memory. Raises RequestError,
-        CapacityError, BackendError.
+        """Make a one-off reference. The last few are cached, only in memory, unless the recogniser
+        has failed. Raises RequestError, CapacityError, BackendError.
         """
         digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
         if digest not in self._known:
-            self._known[digest] = (await self._reference(clip, text))[0]
+            made = await self._reference(clip, text)
+            if made.is_unheard:
+                return made.reference
+            self._known[digest] = made.reference
         self._known.move_to_end(digest)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
@@ -146,7 +159,8 @@ class Cloner:
                 raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
         self._adding.add((new.tenant, new.name))
         try:
-            reference, source = await self._reference(new.clip, new.text)
+            made = await self._reference(new.clip, new.text)
+            reference = made.reference
             voice = Voice(
                 self._library.new_id(),
                 new.name,
@@ -156,7 +170,7 @@ class Cloner:
                 new.description,
                 created_at=int(time.time()),
                 codec=self._codec.fingerprint,
-                text_source=source,
+                text_source=made.text_source,
                 consent=new.consent,
                 tenant=new.tenant,
             )
@@ -166,22 +180,22 @@ class Cloner:
         log.info("voice added", extra={"voice": voice.id})
         return voice
 
-    async def _reference(
-        self, clip: bytes, text: str | None
-    ) -> tuple[Reference, Literal["given", "recognised"] | None]:
-        """Return the reference and the source of its text."""
+    async def _reference(self, clip: bytes, text: str | None) -> _Made:
+        """Make a reference."""
         samples = await self._reader.read(clip)
         codes = await self._codec.encode(samples)
         source: Literal["given", "recognised"] | None = "given" if text else None
+        is_unheard = False
         if not text and self._transcriber is not None:
             try:
                 text = await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
                 source = "recognised" if text else None
             except TalkwireError as error:  # the voice can be used without a text
                 log.warning("a clip has no transcript: %s", error)
+                is_unheard = True
         reference = Reference(codes, text or None)
         self.check(reference)
-        return reference, source
+        return _Made(reference, source, is_unheard)
 
     def check(self, reference: Reference, *others: Reference) -> None:
         """Raise RequestError unless the model can speak the longest text with these references."""

@@ -11,7 +11,7 @@ import pytest
 
 from codec.fake import FakeDecoder
 from service.voices.cloning import NO_TEXT
-from streaming.errors import BackendError, ErrorCode, RequestError
+from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import Samples
 from talker.fake import FakeTalker
@@ -169,6 +169,21 @@ async def test_transcriber_supplies_missing_text_of_clip() -> None:
         for voice in (mute, deaf):
             assert (voice["text"], voice["text_source"], voice["warning"]) == (None, None, None)
         assert (await s.speak(voice="mute")).content == (await s.speak(voice="deaf")).content
+
+
+async def test_clip_is_transcribed_again_after_failure_of_transcriber() -> None:
+    ref_audio = clips.as_base64(CLIP)
+    async with server() as s:
+        listener = s.live.runtime.cloner._transcriber = Listener(
+            CapacityError(ErrorCode.OVERLOADED, "Busy.")
+        )
+        without = (await s.speak(ref_audio=ref_audio)).content
+        listener.says = "A tone."
+        with_text = [(await s.speak(ref_audio=ref_audio)).content for _ in range(2)]
+        assert listener.heard == 2  # and what it heard at last is cached
+        given = (await s.speak(ref_audio=ref_audio, ref_text="A tone.")).content
+        assert with_text == [given, given]
+        assert without != given
 
 
 async def test_clip_without_text_gives_warning_without_transcriber() -> None:
