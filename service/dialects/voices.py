@@ -247,7 +247,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
     def info(voice: Voice) -> VoiceInfo:
         consent = voice.consent
         # no warnings about a checkpoint's own voices
-        warning = None if consent is None else runtime.cloner.text_warning(voice.text)
+        warning = None if consent is None else runtime.cloner.voice_warning(voice.text)
         return VoiceInfo(
             id=voice.id,
             name=voice.name,

@@ -28,6 +28,10 @@ _WORD = "abcdefghij "
 NO_TEXT = (
     "The clip came without its text, and this server has no recogniser: the likeness is poorer."
 )
+#: Warning for voices whose clips came without a text, and in which no words were recognised.
+UNHEARD = (
+    "The clip came without its text, and the recogniser did not supply it: the likeness is poorer."
+)
 #: Makes the references of a context, one for each speaker of its text. Raises TalkwireError.
 Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
 
@@ -98,6 +102,12 @@ class Cloner:
     def text_warning(self, text: str | None) -> str | None:
         """Return a warning if a clip with ``text`` will remain without one, else None."""
         return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
+
+    def voice_warning(self, text: str | None) -> str | None:
+        """Return a warning for an added voice that has no ``text``, else None."""
+        if text:
+            return None
+        return NO_TEXT if self._transcriber is None else UNHEARD
 
     def require_count(self, count: int, param: str) -> None:
         """Raise RequestError (``unsupported``) if the model takes fewer references."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from codec.fake import FakeDecoder
-from service.voices.cloning import NO_TEXT
+from service.voices.cloning import NO_TEXT, UNHEARD
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import Samples
@@ -167,7 +167,8 @@ async def test_transcriber_supplies_missing_text_of_clip() -> None:
         listener.says = BackendError(ErrorCode.INTERNAL, "Deaf.")
         deaf = (await s.add(name="deaf", ref_text=None)).json()
         for voice in (mute, deaf):
-            assert (voice["text"], voice["text_source"], voice["warning"]) == (None, None, None)
+            assert (voice["text"], voice["text_source"], voice["warning"]) == (None, None, UNHEARD)
+        assert heard["warning"] is None
         assert (await s.speak(voice="mute")).content == (await s.speak(voice="deaf")).content
 
 
