@@ -124,7 +124,7 @@ class PromptSource:
 
 class PromptBuilder(ABC):
     """Builds prompts for one checkpoint; families add the layout. Raises CheckpointError if the
-    tokenizer lacks the control ids.
+    tokenizer lacks the control ids, or the id that ends a generation is none of the model's.
 
     A tag that is not a single id of the vocabulary is dropped and not spoken.
     """
@@ -155,6 +155,12 @@ class PromptBuilder(ABC):
         self._codebook_size, self._sizes = shape.codebook_size, np.array(shape.codebook_sizes)
         self._max_positions = source.max_positions
         self.stop_id = self.required(self.end_token) if shape.stop_id is None else shape.stop_id
+        # the model embeds it if a step was already scheduled, and Fish S2's head has its row
+        if not isinstance(self.stop_id, int) or not 0 <= self.stop_id < self._vocab_size:
+            raise CheckpointError(
+                f"the end of speech, eos_token_id {self.stop_id!r}, is not within the model's "
+                f"vocabulary of {self._vocab_size}"
+            )
         self.allow_tags(self.tag_set)
 
     @property

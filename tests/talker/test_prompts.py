@@ -310,6 +310,15 @@ def test_tag_beyond_vocabulary_is_dropped(tmp_path: Path) -> None:
     assert not builder.takes_references
 
 
+@pytest.mark.parametrize("stop", [-1, tiny.TEXT_ROWS, 1 << 40])
+def test_stop_id_outside_vocabulary_is_refused(tmp_path: Path, stop: int) -> None:
+    tiny.write_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config(stop)))
+    checkpoint = open_checkpoint(str(tmp_path))
+    with pytest.raises(CheckpointError, match=rf"eos_token_id {stop}, is not within"):
+        checkpoint.prompt_builder(1024)
+
+
 @pytest.mark.parametrize("lacking", ["<|tts|>", "<|text|>", "<|audio|>"])
 def test_tokenizer_without_control_token_is_refused(tmp_path: Path, lacking: str) -> None:
     tiny.write_checkpoint(tmp_path)
