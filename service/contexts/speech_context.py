@@ -397,17 +397,19 @@ _PIECE_BYTES = 48 * 1024
 
 
 class TextRenderer:
-    """A base class of Renderers whose messages are all text, such as JSON."""
+    """A base class of Renderers whose messages are all text, such as JSON. Those of ``speech`` are
+    revocable.
+    """
 
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """Return messages for audio and the words that end in it; either may be empty."""
         raise NotImplementedError
 
-    def flushed(self, flush_id: str) -> list[str]:
+    def flushed(self, flush_id: str) -> Sequence[Message]:
         """Return messages for a flush of which all audio was sent."""
         raise NotImplementedError
 
-    def done(self, error: TalkwireError | None) -> list[str]:
+    def done(self, error: TalkwireError | None) -> Sequence[Message]:
         """Return messages for the end: all audio was sent, or ``error`` has the reason."""
         raise NotImplementedError
 

@@ -14,6 +14,7 @@ import math
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from functools import partial
@@ -139,9 +140,11 @@ class Socket:
         """Queue a message."""
         self._outbox.put(Item(message))
 
-    def drop_audio(self) -> None:
-        """Remove all unwritten audio, also of contexts that are over."""
-        self._outbox.drop_audio()
+    def drop_audio(self, handle: int | None = None) -> None:
+        """Remove the unwritten audio of a context that is over. Without ``handle``, do so for all
+        contexts.
+        """
+        self._outbox.drop_audio(handle)
 
     @property
     def contexts(self) -> list[SpeechContext]:
@@ -368,6 +371,30 @@ class Socket:
         timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
         if self._protocol is not None:
             self._protocol.abort_in(timeout_s)
+
+
+_REMEMBERED = 256
+
+
+class EndedContexts:
+    """The last contexts of a socket that are over, by their client's ids. A slow client has not
+    been sent all of their audio yet, and may still stop it.
+    """
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self._handles: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
+
+    def add(self, context_id: str, handle: int) -> None:
+        """Add a context that has just ended."""
+        self._handles.append((context_id, handle))
+
+    def revoke(self, context_id: str) -> None:
+        """Remove the unwritten audio of all contexts with this id, and forget them."""
+        mine = [entry for entry in self._handles if entry[0] == context_id]
+        for entry in mine:
+            self._socket.drop_audio(entry[1])
+            self._handles.remove(entry)
 
 
 async def serve_socket(

@@ -180,6 +180,12 @@ class Served:
         frames = self.talker.frames_of(request, before)
         return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
 
+    async def until_rows(self, made: int) -> None:
+        """Wait until the talker has made more than ``made`` rows."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while self.talker.rows_made == made:
+                await asyncio.sleep(0.002)
+
     async def until_free(self) -> None:
         """Wait until no talker or codec work is left."""
         async with asyncio.timeout(_PATIENCE_S):

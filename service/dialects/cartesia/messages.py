@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
-from service.contexts.speech_context import TextRenderer
+from service.contexts.speech_context import Revocable, TextRenderer
 from service.dialects.errors import ErrorTable
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, TalkwireError
@@ -249,7 +249,7 @@ class EventRenderer:
 
 
 class SocketRenderer(EventRenderer, TextRenderer):
-    """See TextRenderer."""
+    """See TextRenderer. All messages are revocable, since nothing may follow a cancel."""
 
     #: Whether the context ends without a message, since it has only expired.
     is_quiet = False
@@ -261,15 +261,15 @@ class SocketRenderer(EventRenderer, TextRenderer):
             events.append(self.chunk(audio))
         return [encoded({**event, "flush_id": self.flush_id}) for event in events]
 
-    def flushed(self, flush_id: str) -> list[str]:
+    def flushed(self, flush_id: str) -> list[Revocable]:
         """Return ``flush_done`` for a flush of the client."""
-        return [] if flush_id == OWN_FLUSH else [encoded(self.flush_done())]
+        return [] if flush_id == OWN_FLUSH else [Revocable(encoded(self.flush_done()))]
 
-    def done(self, error: TalkwireError | None) -> list[str]:
+    def done(self, error: TalkwireError | None) -> list[Revocable]:
         """Return the context's last message, if any."""
         if self.is_quiet:
             return []
-        return [encoded(self.end() if error is None else self.error(error))]
+        return [Revocable(encoded(self.end() if error is None else self.error(error)))]
 
     def cancelled(self) -> list[str]:
         """Return nothing: clients would take the ``done`` of a context that they have forgotten

@@ -45,7 +45,14 @@ from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices,
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import GOING_AWAY, Dialect, Socket, SocketClosing, serve_socket
+from service.transport.websocket import (
+    GOING_AWAY,
+    Dialect,
+    EndedContexts,
+    Socket,
+    SocketClosing,
+    serve_socket,
+)
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.protocol.field_errors import invalid_field
@@ -71,7 +78,8 @@ class _CartesiaContext:
         began: Standing,
         closed: Callable[[Standing | None], None],
     ) -> None:
-        runtime, handle = socket.runtime, socket.new_handle()
+        runtime = socket.runtime
+        self.handle = handle = socket.new_handle()
         request_id = f"{socket.session_id}-{handle}"
         create = context_create(first, runtime)
         encoder = first.require_format("raw").make_encoder(runtime, first.pace)
@@ -154,6 +162,7 @@ class _CartesiaDialect(Dialect):
         self._contexts: dict[str, _CartesiaContext] = {}
         #: The states of expired contexts, from which a context with the same id continues.
         self._expired: OrderedDict[str, Standing] = OrderedDict()
+        self._ended = EndedContexts(socket)
 
     def on_text(self, text: str) -> None:
         """Handle a message. Errors are sent to the client, and are never fatal."""
@@ -177,6 +186,7 @@ class _CartesiaDialect(Dialect):
             self._expired.pop(context_id, None)
             if context is not None:
                 context.speech.cancel()
+            self._ended.revoke(context_id)
         elif context is not None:
             context.take(request)
         elif request.transcript.strip():
@@ -202,7 +212,7 @@ class _CartesiaDialect(Dialect):
         return context
 
     def _on_closed(self, context_id: str, standing: Standing | None) -> None:
-        del self._contexts[context_id]
+        self._ended.add(context_id, self._contexts.pop(context_id).handle)
         self._expired.pop(context_id, None)
         if standing is not None:
             self._remember(context_id, standing)

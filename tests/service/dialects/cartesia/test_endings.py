@@ -25,6 +25,7 @@ from tests.service.dialects.cartesia.talk import (
 )
 from tests.service.dialects.vendor_talk import VendorTalk, s16, speaking
 from tests.service.live import gateway, most_rows
+from tests.service.memory import served
 
 SLOW: dict[str, Any] = {"row_s": 0.002, "frames_per_character": 20}
 
@@ -57,6 +58,27 @@ async def test_cancel_works_after_last_request() -> None:
         await server.until_free()
         counted = server.runtime.metrics.render().decode()
         assert 'tts_contexts_total{outcome="cancelled",protocol="cartesia"} 1.0' in counted
+
+
+@pytest.mark.parametrize("more", [{}, {"continue": True, "flush": True}])
+async def test_cancel_revokes_unsent_messages_of_ended_context(more: dict[str, Any]) -> None:
+    """The context has ended or expired, but its client is slow to read."""
+    async with served() as service, service.socket("/tts/websocket") as socket:
+        socket.reading.clear()
+        made = service.talker.rows_made
+        socket.send(asking("a", "Yes. ", **more))
+        await service.until_rows(made)
+        await service.until_free()
+        socket.send({"context_id": "a", "cancel": True})
+        socket.send(asking("b", "No."))
+        socket.reading.set()
+        told: list[tuple[str, str]] = []
+        while ("b", "done") not in told:
+            message = await socket.next()
+            assert isinstance(message, dict)
+            told.append((message["context_id"], message["type"]))
+        sent = [kind for context, kind in told if context == "a"]
+        assert sent in ([], ["chunk"])  # what was being sent
 
 
 async def test_generation_is_limited_by_lead() -> None:

@@ -194,9 +194,7 @@ async def test_clear_drops_unsent_audio_of_turns_that_are_over() -> None:
             made = service.talker.rows_made
             socket.send({"type": "Speak", "text": text})
             socket.send({"type": "Flush"})
-            async with asyncio.timeout(60):
-                while service.talker.rows_made == made:
-                    await asyncio.sleep(0.002)
+            await service.until_rows(made)
             await service.until_free()
 
         assert isinstance(await socket.next(), dict)
