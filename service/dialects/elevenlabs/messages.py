@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from service.contexts.speech_context import TextRenderer
+from service.contexts.speech_context import Message, Revocable, TextRenderer
 from service.dialects.elevenlabs.request import NAME, VoiceSettings
 from service.dialects.errors import ErrorTable
 from streaming.errors import ErrorCode, TalkwireError
@@ -212,21 +212,21 @@ class StreamRenderer(TextRenderer):
             return []
         return [_encoded(message, self._id)]
 
-    def _tail(self) -> list[str]:
+    def _tail(self) -> list[Message]:
         """Return a message with the text after the last word."""
         since_ms = 0 if self._sync else self.aligner.clock_ms
-        return self._spoken(b"", self.aligner.finish(), since_ms)
+        return [Revocable(told) for told in self._spoken(b"", self.aligner.finish(), since_ms)]
 
     def flushed(self, flush_id: str) -> list[str]:
         """Return nothing; the protocol does not report flushes."""
         return []
 
-    def done(self, error: TalkwireError | None) -> list[str]:
+    def done(self, error: TalkwireError | None) -> list[Message]:
         """Return the context's last message, after its error if any. A socket of one context gets
         only one of them.
         """
         self.failure = error
-        last = [final_message(self._id)]
+        last: list[Message] = [final_message(self._id)]
         if error is None:
             return self._tail() + last
         return [error_message(error, self._id), *(last if self._id is not None else [])]

@@ -47,6 +47,7 @@ from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
     NORMAL,
     Dialect,
+    EndedContexts,
     Socket,
     SocketClosing,
     binary_refused,
@@ -72,17 +73,17 @@ class _StreamContext:
         runtime.require_slot()
         refuse_dictionaries(first.pronunciation_dictionary_locators)
         speed = (first.voice_settings and first.voice_settings.speed) or 1.0
-        handle, format_ = socket.new_handle(), options.format
+        self.handle, format_ = socket.new_handle(), options.format
         self._aligner = renderer.aligner
         often = FlushEncoder.EACH_PAUSE if format_.is_file else FlushEncoder.EACH_UTTERANCE
         create, encoder = options.create(runtime, speed), format_.make_encoder(runtime, speed)
-        request_id = f"{socket.session_id}-{handle}"
+        request_id = f"{socket.session_id}-{self.handle}"
         plan = plan_speech(runtime, NAME, request_id, create, encoder, flush_encoder=often)
         self._auto_mode = options.auto_mode
         self._is_flushed = self._has_text = False
         #: Whether the text has ended and is still being spoken.
         self.is_draining = False
-        self.speech = socket.open_context(plan, handle, renderer, closed)
+        self.speech = socket.open_context(plan, self.handle, renderer, closed)
 
     def take(self, message: ClientMessage) -> None:
         """Handle text and flush. Empty text keeps the context alive. Raises RequestError."""
@@ -210,6 +211,8 @@ class _MultiStreamDialect(_StreamDialect):
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
         self._contexts: dict[str, _StreamContext] = {}
+        #: Those that were spoken to their end.
+        self._spoken = EndedContexts(socket)
         self._is_closing = False
 
     def on_text(self, text: str) -> None:
@@ -227,6 +230,8 @@ class _MultiStreamDialect(_StreamDialect):
             elif message.close_context:
                 if context is not None:
                     context.close()
+                else:
+                    self._spoken.revoke(context_id)
             elif context is not None:
                 context.take(message)
             elif message.text:
@@ -250,7 +255,9 @@ class _MultiStreamDialect(_StreamDialect):
         context.take(message)
 
     def _on_closed(self, context_id: str) -> None:
-        del self._contexts[context_id]
+        context = self._contexts.pop(context_id)
+        if context.is_draining:
+            self._spoken.add(context_id, context.handle)
         if self._is_closing and not self._contexts:
             self.socket.finish(NORMAL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 
 from talker.fake import FakeTalker
@@ -19,6 +20,7 @@ from tests.service.dialects.elevenlabs.talk import (
 )
 from tests.service.dialects.vendor_talk import VendorTalk, s16
 from tests.service.live import gateway, most_rows
+from tests.service.memory import served
 
 
 async def until_heard(talk: VendorTalk, context: str) -> None:
@@ -62,6 +64,26 @@ async def test_second_close_context_interrupts() -> None:
         await open_context(talk, "c", "Yes.")
         await finish(talk, "c")
         await talk.until(is_final("c"))
+
+
+async def test_second_close_context_revokes_unsent_audio_of_ended_context() -> None:
+    """All is spoken, but the client is slow to read."""
+    address = "/v1/text-to-speech/default/multi-stream-input?output_format=pcm_24000"
+    async with served() as service, service.socket(address) as socket:
+        socket.reading.clear()
+        made = service.talker.rows_made
+        socket.send({"text": TWO, "context_id": "a", "flush": True})
+        socket.send({"context_id": "a", "close_context": True})
+        await service.until_rows(made)
+        await service.until_free()
+        socket.send({"context_id": "a", "close_context": True})
+        socket.reading.set()
+        heard, message = b"", await socket.next()
+        while isinstance(message, dict) and not message.get("isFinal"):
+            heard += base64.b64decode(message["audio"])
+            message = await socket.next()
+        assert message == {"isFinal": True, "contextId": "a"}
+        assert len(heard) < len(s16(service.whole(TWO))) / 2  # what was being sent
 
 
 async def test_close_context_without_flush_interrupts() -> None:
