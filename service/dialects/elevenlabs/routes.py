@@ -88,8 +88,10 @@ class _StreamContext:
     def take(self, message: ClientMessage) -> None:
         """Handle text and flush. Empty text keeps the context alive. Raises RequestError."""
         if self.is_draining:
-            closed = "The context was closed; it takes no more text."
-            raise RequestError(ErrorCode.CONTEXT_CLOSED, closed)
+            if message.text and not message.text.isspace():
+                closed = "The context was closed; it takes no more text."
+                raise RequestError(ErrorCode.CONTEXT_CLOSED, closed)
+            return  # all its text is flushed
         self.speech.touch()
         if message.text and (self._has_text or not message.text.isspace()):
             self._append(message.text)

@@ -117,6 +117,18 @@ async def test_closed_context_refuses_text_and_continues() -> None:
         assert talk.sounds["a"] == s16(server.whole(ONE))
 
 
+async def test_closed_context_accepts_keep_alives() -> None:
+    """Pipecat sends them every ten seconds while a context is heard, also after its end."""
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        await open_context(talk, "a", ONE)
+        await finish(talk, "a")
+        for kept in ({"text": ""}, {"text": " "}, {"flush": True}):
+            await talk.send(context_id="a", **kept)
+        await talk.until(is_final("a"))
+        assert not any("error" in message for message in talk.messages)
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
 async def test_generation_is_limited_by_lead() -> None:
     """LiveKit's plugin interrupts without a message: it only stops listening."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
