@@ -103,11 +103,14 @@ class _CartesiaContext:
         self._stop_timer()
         if request.max_buffer_delay_ms is not None:
             self._delay_ms = request.max_buffer_delay_ms
+        is_phrase = not self._delay_ms and request.continue_ and request.transcript.strip()
+        flushes = request.flush or is_phrase
+        if flushes:
+            self.speech.flush("asked")
         if not request.continue_:
             self._end()
-        elif request.flush or (not self._delay_ms and request.transcript.strip()):
-            self.speech.flush("asked")
-        else:  # text without the end of a sentence waits no longer than the client wants
+        elif not flushes:
+            # text without the end of a sentence waits no longer than the client wants
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._delay_ms / 1000, self._speak_what_waits)
 
@@ -191,13 +194,19 @@ class _CartesiaDialect(Dialect):
             context.take(request)
         elif request.transcript.strip():
             self._open(context_id, request).take(request)
-        elif not request.continue_:  # the end of an expired or unknown context
+        else:
+            self._answer_silent(context_id, request)
+
+    def _answer_silent(self, context_id: str, request: ContextRequest) -> None:
+        """Answer a request without text for an expired or unknown context."""
+        began = self._expired.get(context_id, AFRESH)
+        renderer = EventRenderer(context_id, "", began)
+        if request.flush:
+            self.socket.send(encoded(renderer.flush_done()))
+            self._remember(context_id, began._replace(flush_id=renderer.flush_id))
+        if not request.continue_:
             self._expired.pop(context_id, None)
-            self.socket.send(encoded(EventRenderer(context_id, "").end()))
-        elif request.flush:
-            began = self._expired.get(context_id, AFRESH)
-            self.socket.send(encoded(EventRenderer(context_id, "", began).flush_done()))
-            self._remember(context_id, began._replace(flush_id=began.flush_id + 1))
+            self.socket.send(encoded(renderer.end()))
 
     def _open(self, context_id: str, request: ContextRequest) -> _CartesiaContext:
         limit = self.runtime.settings.max_contexts_per_session

@@ -83,6 +83,16 @@ async def test_flush_id_is_counted_and_sent_with_chunks() -> None:
         assert talk.sounds["a"] == s16(whole(server, "Half a sen", "tence."))
 
 
+@pytest.mark.parametrize("text", [ONE, ""])
+async def test_flush_of_last_request_is_answered_before_done(text: str) -> None:
+    async with gateway(**EXACT) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", text, flush=True))
+        await talk.until(is_("done", "a"))
+        told = [message["type"] for message in talk.messages if message["type"] != "chunk"]
+        assert told == ["flush_done", "done"]
+        assert talk.sounds["a"] == (s16(server.whole(text)) if text else b"")
+
+
 async def test_contexts_do_not_mix_and_ids_can_be_reused() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, cartesia(server) as talk:
         await talk.send(**asking("a", ONE))
