@@ -211,6 +211,11 @@ class SpeechContext(ContextSink):
         """Whether no more text is accepted. Audio may still be in the encoder."""
         return self._driver.is_closed
 
+    @property
+    def has_pending_text(self) -> bool:
+        """Whether only text without the end of its sentence is waiting."""
+        return self._driver.has_pending_text
+
     def is_settled(self, now: float) -> bool:
         """Whether a drain need not wait for this context."""
         is_quiet = self._done is None and not self._pump.is_busy

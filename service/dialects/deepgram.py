@@ -265,9 +265,7 @@ class _SpeakDialect(Dialect):
     def on_tick(self, now: float) -> None:
         settings = self.runtime.settings
         if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
-            self._clear()
-            message = "Text waited too long for a Flush and was dropped."
-            self._warn(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
+            self._expire(self._turn)
         if self.socket.idle_s(now) > settings.session_idle_s:
             self.tell(idle_timeout("socket"))
             raise SocketClosing(GOING_AWAY)
@@ -351,6 +349,16 @@ class _SpeakDialect(Dialect):
                 return [error_message(error, self._request_id)]
             case _:
                 return []
+
+    def _expire(self, turn: SpeechContext) -> None:
+        """End an idle turn. Complete sentences were spoken without a flush; other text is lost."""
+        if not turn.has_pending_text:
+            self._has_unflushed = False
+            self._end(turn)
+            return
+        self._clear()
+        message = "Text waited too long for a Flush and was dropped."
+        self._warn(CapacityError(ErrorCode.IDLE_TIMEOUT, message))
 
     def _flushed(self) -> str:
         """Report a flush. After the last one, the turn ends."""

@@ -94,6 +94,17 @@ async def test_idle_text_is_dropped_and_idle_socket_closes() -> None:
         assert await talk.closed() == 1001
 
 
+async def test_idle_turn_ends_without_warning_if_all_was_spoken() -> None:
+    async with gateway(context_idle_s=0.1, **EXACT) as server, speaking(server) as talk:
+        await talk.send("Speak", text=TEXTS[0])
+        while len(talk.audio) < len(s16(server.whole(TEXTS[0]))):
+            await talk.hear()
+        await server.until_free()
+        await talk.send("Flush")
+        assert await talk.next() == {"type": "Flushed", "sequence_id": 0}
+        assert talk.audio == s16(server.whole(TEXTS[0]))
+
+
 async def test_drain_lets_turn_finish() -> None:
     async with gateway(FakeTalker(row_s=0.002), **EXACT) as server, speaking(server) as talk:
         await talk.send("Speak", text=TEXTS[1])
