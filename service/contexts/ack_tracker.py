@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from service.transport.uvicorn_protocols import PAYLOAD_BYTES, WebSocketProtocol
 
@@ -33,6 +34,8 @@ class AckTracker:
         self._count = 0
         self._waiting_since: float | None = None
         self._has_ponged = False
+        #: When ``stuck_s`` last saw that the client had read something.
+        self.read_at = -inf
         if protocol is not None:
             protocol.on_pong = self._on_pong
 
@@ -72,11 +75,13 @@ class AckTracker:
             self._waiting_since = now
         self._protocol.ping(self._count.to_bytes(PAYLOAD_BYTES, "big"))
 
-    def _on_pong(self, payload: bytes) -> None:
-        """Handle a pong, which also answers all earlier pings. Unknown ones are ignored."""
+    def _on_pong(self, payload: bytes) -> bool:
+        """Handle a pong, which also answers all earlier pings. Unknown ones are ignored. Returns
+        whether the client has read more than before.
+        """
         later_pings = self._count - int.from_bytes(payload, "big")
         if not 0 <= later_pings < len(self._pings):
-            return
+            return False
         self._has_ponged = True
         read: dict[int, int] = {}
         while len(self._pings) > later_pings:
@@ -84,9 +89,12 @@ class AckTracker:
         for handle, count in read.items():
             if on_read := self._followers.get(handle):
                 on_read(count)
+        return True
 
     def stuck_s(self, now: float) -> float:
         """Return for how many seconds the client has not read although messages were waiting."""
+        if self._has_ponged:
+            self.read_at = now
         if self._has_ponged or not self._pings:
             self._has_ponged = False
             self._waiting_since = now if self._pings else None

@@ -109,20 +109,23 @@ class BoundedServerProtocol(ServerProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, which the application finds in its scope (``EXTENSION``).
 
-    ``on_pong`` gets the payloads of pongs to ``ping``. ``on_message`` gets text and binary
-    messages. If others wait in ASGI's queue, messages wait there too. It must not raise.
+    ``on_pong`` gets the payloads of pongs to ``ping``, and returns whether the client has read more
+    than before. ``on_message`` gets text and binary messages. If others wait in ASGI's queue,
+    messages wait there too. It must not raise.
 
     uvicorn would store every empty fragment of a message without a bound, and check only complete
     messages for UTF-8, logging a stack trace if they are not. A client that reads nothing is
     dropped, and one that sends too many control frames is closed with 1008.
     """
 
-    on_pong: Callable[[bytes], None] | None = None
+    on_pong: Callable[[bytes], bool] | None = None
     on_message: Callable[[str | bytes], None] | None = None
     _came_together = _bytes_together = 0
     _abort_timer: TimerHandle | None = None
     _drop_timer: TimerHandle | None = None
     _window_at = 0.0
+    #: Whether the client has read something since the last look at its unsent data.
+    _has_read = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -177,11 +180,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(output)
 
     def _drop_unless_taken(self, before: float) -> None:
-        """Abort the connection if none of ``before`` bytes were taken, else check again later."""
-        left = self.transport.get_write_buffer_size()
-        if left >= before:
+        """Abort the connection if none of ``before`` bytes were taken and nothing was read, else
+        check again later.
+        """
+        left, has_read = self.transport.get_write_buffer_size(), self._has_read
+        if left >= before and not has_read:
             self.transport.abort()
             return
+        self._has_read = False
         assert isinstance(self.config, ServerConfig)
         seconds = _ABORT_AFTER * self.config.limits.slow_consumer_s
         self._drop_timer = self.loop.call_later(seconds, self._drop_unless_taken, left)
@@ -227,11 +233,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     # -- pings
 
     def handle_pong(self, event: Frame) -> None:
-        """See uvicorn, which handles the pongs to its own pings."""
-        if self.on_pong is not None and len(event.data) == PAYLOAD_BYTES:
-            self.on_pong(bytes(event.data))
-        else:
+        """See uvicorn, which handles the pongs to its own pings. Its last ping may wait behind a
+        minute of audio, so it counts as unanswered only while the client reads nothing.
+        """
+        if self.on_pong is None or len(event.data) != PAYLOAD_BYTES:
             super().handle_pong(event)
+        elif self.on_pong(bytes(event.data)):
+            self._has_read = True
+            if self.pong_timer is not None:
+                self.pong_timer.cancel()
+                self.pong_timer = self.loop.call_later(_PING_S, self.keepalive_timeout)
 
     def ping(self, payload: bytes) -> None:
         """Send a ping after all earlier data."""

@@ -315,9 +315,12 @@ class Socket:
             for context in self.contexts:
                 context.touch(now)
         self._looked_at = now
-        # the time without progress in writing, or in the client's reading
-        writing_s = 0.0 if self._writing_since is None else now - self._writing_since
-        self._too_slow = max(writing_s, self._acks.stuck_s(now)) > settings.slow_consumer_s
+        # The time without progress in the client's reading, or in writing. One that reads as fast
+        # as it plays makes room in the system's buffers in large steps, and answers pings between.
+        stuck_s, writing_s = self._acks.stuck_s(now), 0.0
+        if self._writing_since is not None:
+            writing_s = now - max(self._writing_since, self._acks.read_at)
+        self._too_slow = max(writing_s, stuck_s) > settings.slow_consumer_s
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
         if not (is_old or runtime.draining.is_set()):
             self._leave_at = math.inf

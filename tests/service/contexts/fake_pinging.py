@@ -10,7 +10,7 @@ class FakePinging:
 
     def __init__(self) -> None:
         self.pings: list[bytes] = []
-        self.on_pong: Callable[[bytes], None] | None = None
+        self.on_pong: Callable[[bytes], bool] | None = None
 
     def ping(self, payload: bytes) -> None:
         self.pings.append(payload)

@@ -111,3 +111,19 @@ def test_pardon_restarts_stuck_s() -> None:
     rig.pinging.answer()
     rig.acks.pardon(21.0)
     assert rig.acks.stuck_s(22.0) == 0.0
+
+
+def test_read_at_follows_pongs_that_acknowledge_something() -> None:
+    rig = Rig()
+    rig.follow(1)
+    rig.write(1, 10)
+    rig.write(1, 10)
+    assert rig.pinging.on_pong is not None
+    assert not rig.pinging.on_pong((77).to_bytes(8, "big"))
+    assert rig.acks.stuck_s(5.0) == 5.0
+    assert rig.acks.read_at < 0.0
+    assert rig.pinging.on_pong(rig.pinging.pings[0])
+    assert not rig.pinging.on_pong(rig.pinging.pings[0])
+    rig.acks.stuck_s(6.0)
+    rig.acks.stuck_s(8.0)
+    assert rig.acks.read_at == 6.0

@@ -1,0 +1,161 @@
+"""Clients that read as fast as they play: they answer pings late, and take data in large steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+from websockets.frames import Frame, Opcode
+
+from service.settings import Settings
+from service.timers import Look, TimerWheel
+from service.transport.uvicorn_protocols import EXTENSION, WebSocketProtocol, server_config
+from talker.fake import FakeTalker
+from tests.service.contexts.fake_pinging import FakePinging
+from tests.service.memory import MemorySocket, Served, served
+
+READ, UNKNOWN = bytes(8), bytes([1] * 8)
+
+
+class Room(asyncio.Event):
+    """Whether the client takes messages; ``blocked`` once the server waits for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocked = asyncio.Event()
+
+    async def wait(self) -> bool:  # type: ignore[override]
+        if not self.is_set():
+            self.blocked.set()
+        return await super().wait()
+
+
+class Choking(FakePinging):
+    """Takes no more messages after a number of pings, none of which it has answered."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.room, self._most = Room(), most
+        self.room.set()
+
+    def ping(self, payload: bytes) -> None:
+        super().ping(payload)
+        if len(self.pings) == self._most:
+            self.room.clear()
+
+    def abort_in(self, seconds: float) -> None:
+        """Nothing is left to abort."""
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
+    """The housekeeping of each new socket, which only the test calls."""
+    looks: list[Look] = []
+
+    def join(wheel: TimerWheel, look: Look, wait_s: float) -> Callable[[], None]:
+        looks.append(look)
+        return lambda: None
+
+    monkeypatch.setattr(TimerWheel, "join", join)
+    return looks
+
+
+@contextlib.asynccontextmanager
+async def choked(server: Served, pinging: Choking) -> AsyncIterator[MemorySocket]:
+    """Open a socket, and speak until its client takes nothing more."""
+    scope = server._scope("websocket", "/v1/tts/stream", {})
+    extensions = {"websocket.http.response": {}, EXTENSION: pinging}
+    talk = MemorySocket(server.app, scope | {"subprotocols": [], "extensions": extensions})
+    talk.reading = pinging.room
+    async with talk, asyncio.timeout(60):
+        await talk.open()
+        talk.send({"type": "context.create", "context_id": "c", "max_lead_ms": 120_000})
+        talk.send({"type": "text.append", "context_id": "c", "text": "A longer speech. " * 6})
+        talk.send({"type": "context.end", "context_id": "c"})
+        await pinging.room.blocked.wait()
+        yield talk
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_client_that_takes_nothing_is_slow_unless_it_answers_pings(
+    reads: bool, looks: list[Look]
+) -> None:
+    pings = 20
+    pinging, talker = Choking(pings), FakeTalker(frames_per_character=20)
+    async with served(talker) as server, choked(server, pinging) as talk:
+        (look,), began = looks, time.monotonic()
+        for step in range(pings):  # twice as long as slow_consumer_s
+            if reads:
+                pinging.answer(step)
+            look(began + step)
+        talk.reading.set()
+        last: dict[str, Any] = {}
+        while (message := await talk.next()) is not None:
+            last = message if isinstance(message, dict) else last
+            if last.get("type") == "context.done":
+                break
+        assert (last.get("reason"), last.get("code")) == (
+            ("complete", None) if reads else (None, "slow_consumer")
+        )
+
+
+class Transport:
+    """Unsent data of which nothing is taken."""
+
+    is_aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return 1000
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.fixture
+async def link() -> AsyncIterator[tuple[WebSocketProtocol, Transport]]:
+    """A connection whose client has read the audio before the ping ``READ``."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("nothing was asked")
+
+    config = server_config(app, Settings(), grace_s=2)
+    config.load()
+    link, transport = WebSocketProtocol(config, ServerState(), {}), Transport()
+    link.transport = transport  # type: ignore[assignment]
+    link.on_pong = READ.__eq__
+    yield link, transport
+    link.stop_keepalive()
+    if link._drop_timer is not None:
+        link._drop_timer.cancel()
+
+
+@pytest.mark.parametrize("payload", [READ, UNKNOWN], ids=["read", "unknown"])
+async def test_keepalive_ping_may_wait_behind_audio_that_is_read(
+    payload: bytes, link: tuple[WebSocketProtocol, Transport]
+) -> None:
+    protocol, _ = link
+    protocol.pong_timer = first = protocol.loop.call_later(60, protocol.keepalive_timeout)
+    protocol.handle_pong(Frame(Opcode.PONG, payload))
+    assert first.cancelled() is (payload == READ)
+    assert protocol.pong_timer is not None
+    assert not protocol.pong_timer.cancelled()
+
+
+@pytest.mark.parametrize("payload", [READ, UNKNOWN], ids=["read", "unknown"])
+async def test_unsent_data_may_wait_for_client_that_reads(
+    payload: bytes, link: tuple[WebSocketProtocol, Transport]
+) -> None:
+    protocol, transport = link
+    protocol._drop_unless_taken(math.inf)
+    protocol.handle_pong(Frame(Opcode.PONG, payload))
+    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    assert transport.is_aborted is (payload != READ)
+    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    assert transport.is_aborted
