@@ -17,6 +17,7 @@ from service.contexts.speech_context import Audio, Output, SpeechContext, Words
 from service.dialects.errors import ErrorTable, count_error
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
+from service.transport.uvicorn_protocols import PATIENCE
 from streaming.errors import CapacityError, ErrorCode, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
@@ -27,10 +28,6 @@ _BUFFER_S = 2.0
 _PIECE_BYTES = 24 * 1024
 #: Bytes of a long body that are passed on at a time; the next ones wait until these are taken.
 _BODY_BYTES = 64 * 1024
-#: While a client has audio left to play, it may take nothing for this multiple of
-#: ``slow_consumer_s``: one that reads as fast as it plays makes room in the system's buffers in
-#: large steps, at 32 kbit/s tens of seconds apart.
-_PATIENCE = 6
 
 
 class OutputQueue:
@@ -260,7 +257,7 @@ class ResponseBody:
         if self._runtime.is_draining:
             return slow_s
         unplayed_s = self._unplayed_s(time.monotonic())
-        return slow_s + min(unplayed_s, (_PATIENCE - 1) * slow_s, settings.drain_s)
+        return slow_s + min(unplayed_s, (PATIENCE - 1) * slow_s, settings.drain_s)
 
 
 async def until_gone(receive: Receive) -> None:

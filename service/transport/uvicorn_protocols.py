@@ -59,6 +59,9 @@ _DROP_AFTER = 7.0
 _MOST_MS = 2**31 - 1
 #: An open connection that takes nothing is aborted after this multiple of ``slow_consumer_s``.
 _ABORT_AFTER = 2.0
+#: The same while an HTTP client may have audio left to play: one that reads as fast as it plays
+#: makes room in the system's buffers in large steps, at 32 kbit/s tens of seconds apart.
+PATIENCE = 6
 #: Maximum number of pings and unsolicited pongs of a client in a window of time.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
 
@@ -366,6 +369,8 @@ class HttpProtocol(H11Protocol):
         limits = self._limits
         seconds = limits.head_s if state is h11.IDLE else _BODY_S
         self._unread = self.transport.get_write_buffer_size()
+        if self._unread:  # the end of a response
+            seconds = max(seconds, PATIENCE * limits.slow_consumer_s)
         self._deadline = self.loop.call_later(seconds, self._expire, seconds)
         limits.begin(self)
 

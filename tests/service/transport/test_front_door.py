@@ -125,11 +125,11 @@ ANSWER = bytes(1 << 20)
 
 
 @contextlib.asynccontextmanager
-async def reading_slowly() -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]]]:
+async def reading_slowly(**settings: Any) -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]]]:
     """Yield a reader that has requested ``ANSWER``, and the server's connections.
 
-    Little of the answer fits into the kernel's buffers. After the answer, the next request is due
-    within a second.
+    Little of the answer fits into the kernel's buffers. By default, the next request is due within
+    a second after the answer.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +140,7 @@ async def reading_slowly() -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]
 
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-    config = server_config(answer, Settings(handshake_s=1.0), grace_s=2)
+    config = server_config(answer, Settings(**{"handshake_s": 1.0} | settings), grace_s=2)
     config.lifespan = "off"
     server = Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
@@ -168,8 +168,16 @@ async def test_slow_reader_of_long_answer_is_not_cut_off() -> None:
         assert len(await rest(reader)) == len(ANSWER) % 28
 
 
+async def test_reader_may_take_nothing_for_longer_than_next_request_may_take() -> None:
+    async with reading_slowly(handshake_s=0.2) as (reader, _):
+        await reader.readexactly(1000)
+        await asyncio.sleep(0.8)  # the fault itself
+        assert len(await rest(reader)) == len(ANSWER) - 1000
+
+
 async def test_reader_that_stops_in_long_answer_is_cut_off() -> None:
-    async with reading_slowly() as (reader, connections), asyncio.timeout(30):
+    slow = reading_slowly(slow_consumer_s=0.1)
+    async with slow as (reader, connections), asyncio.timeout(30):
         await reader.readexactly(1000)
         while connections:
             await asyncio.sleep(0.02)
