@@ -55,7 +55,9 @@ class HoldReleased(Event, frozen=True):
 
 
 class LeadLifted(Event, frozen=True):
-    """The server is shutting down: send audio as soon as it is decoded, if the client reads it."""
+    """The server or the socket is about to end: send audio as soon as it is decoded, if the client
+    reads it.
+    """
 
 
 class AudioRead(Event, frozen=True):

@@ -170,6 +170,10 @@ class SpeechContext(ContextSink):
         with serving(self._lease.caller):
             self._driver.post(events.AudioRead(self._timeline.to_codec(sent_samples)))
 
+    def lift_lead(self) -> None:
+        """Let audio run ahead of playback, since the socket is about to close."""
+        self._driver.post(events.LeadLifted())
+
     def fail(self, error: TalkwireError) -> None:
         """End the context with ``error``."""
         self._driver.post(events.Failed(error))

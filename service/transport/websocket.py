@@ -186,6 +186,8 @@ class Socket:
         self._contexts[handle] = context
         if not plan.buffered:  # writes of buffered audio say nothing of playback
             self._acks.follow(handle, context.on_read)
+        if self.is_leaving:
+            context.lift_lead()
         return context
 
     def finish(self, code: int = NORMAL) -> None:
@@ -327,6 +329,8 @@ class Socket:
         elif self._leave_at == math.inf:
             dialect.on_drain(round(1000 * settings.drain_s))
             self._leave_at, self.is_leaving = now + settings.drain_s + _TELL_S, True
+            for context in self.contexts:
+                context.lift_lead()
         is_written = self._outbox.is_empty and self._writing_since is None
         is_settled = self.is_leaving and is_written and dialect.is_settled(now)
         if now >= self._leave_at or is_settled:

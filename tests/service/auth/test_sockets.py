@@ -295,6 +295,21 @@ async def test_context_unfinished_at_end_of_old_socket_gets_error() -> None:
         await server.until_free()
 
 
+async def test_context_of_old_socket_may_send_ahead_of_playback() -> None:
+    """It has a minute of audio, of which only a part could be played before the deadline."""
+    limits = {"max_session_s": 0.1, "drain_s": 20.0, "default_lead_ms": 500}
+    text = "This takes much too long to be played."
+    async with gateway(FakeTalker(frames_per_character=40), **limits) as server:
+        async with client(server.url) as talk:
+            handle = await talk.create()
+            await talk.send("text.append", context_id="c", text=text)
+            await talk.send("context.end", context_id="c")
+            await talk.until("going_away")
+            assert (await talk.until("context.done"))["reason"] == "complete"
+            assert len(talk.samples(handle)) == len(server.whole(text))
+        await server.until_free()
+
+
 # -- the admin listener
 
 
