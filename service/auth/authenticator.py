@@ -213,12 +213,14 @@ class Authority:
             raise RequestError(ErrorCode.FORBIDDEN, "A token cannot make tokens.")
         return self._tokens.issue(caller.key_id, ttl_s, time.time())
 
-    def is_welcome(self, caller: Caller) -> bool:
-        """Whether the key of an admitted caller is still valid."""
+    def is_welcome(self, caller: Caller, needed: Scope) -> bool:
+        """Whether an admitted caller's key is still valid, with the scope ``needed``."""
         if caller.key_id is None:
             return True
         key = self._ring.keys.get(caller.key_id)
-        return key is not None and key.tenant == caller.tenant and key.is_valid(time.time())
+        if key is None or key.tenant != caller.tenant or needed not in key.scopes:
+            return False
+        return key.is_valid(time.time())
 
     def reload_soon(self) -> None:
         """Request that the file is read again, even if unchanged."""

@@ -23,6 +23,7 @@ from typing import Any
 from fastapi import WebSocket, WebSocketDisconnect
 
 from service.auth.caller import current_caller, serving
+from service.auth.keys import Scope
 from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
@@ -338,11 +339,16 @@ class Socket:
             raise SocketClosing(GOING_AWAY)
         if now >= self._leave_at - _TELL_S:
             self._cut()
-        if self._too_slow or not runtime.authority.is_welcome(self._caller):
+        if self._too_slow or not self._is_welcome:
             self._end(self._code)
         else:
             dialect.on_tick(now)
         return _LEAVING_S if self.is_leaving else _HOUSEKEEPING_S
+
+    @property
+    def _is_welcome(self) -> bool:
+        """Whether the caller's key still allows the socket."""
+        return self.runtime.authority.is_welcome(self._caller, Scope.SPEAK)
 
     def _cut(self) -> None:
         """Fail contexts that are still open at the deadline, so that the client knows why."""
@@ -358,7 +364,7 @@ class Socket:
         if self._too_slow:
             message = "The client reads too slowly for its audio."
             error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
-        elif not self.runtime.authority.is_welcome(self._caller):
+        elif not self._is_welcome:
             error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
         elif self._errors.is_spent:
             message = "Too many messages on this socket were refused."

@@ -228,6 +228,21 @@ async def test_expired_key_gets_unauthorized_on_open_socket(tmp_path: Path) -> N
             assert (await talk.error())["code"] == "unauthorized"
 
 
+async def test_key_that_loses_its_scope_gets_unauthorized_on_open_socket(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("a", "t"), entry("b", "t", "speak", "admin"))
+    async with (
+        gateway(api_keys_file=file) as server,
+        client(server.url, additional_headers=bearer("a")) as talk,
+        client(server.url, additional_headers=bearer("b")) as stays,
+    ):
+        write_keys(file, entry("a", "t", "admin"), entry("b", "t", "speak"))
+        server.runtime.authority.reload_soon()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await talk.error())["code"] == "unauthorized"
+        assert await status(server.url, additional_headers=bearer("a")) == 403
+        assert len(await stays.say("Still here.")) > 0
+
+
 async def test_key_file_is_reloaded_and_broken_file_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
