@@ -121,6 +121,7 @@ class SpeechContext(ContextSink):
         self._has_unflushed = self._is_over = False
         self._done: events.Done | None = None
         self._cancel_asked_at: float | None = None
+        self._is_told = True
         self._gap, self._chunk_at = runtime.metrics.gap.labels(plan.protocol), math.inf
 
     # -- requests of the client
@@ -184,9 +185,12 @@ class SpeechContext(ContextSink):
             self._cancel_asked_at = time.monotonic()
             self._stop(played_ms)
 
-    def close(self) -> None:
-        """Stop, since the client has disconnected."""
+    def close(self, *, is_told: bool = True) -> None:
+        """Stop, since the connection ends. If the server ends it (not ``is_told``), the client gets
+        no answer, since it would take its speech for one that it had cancelled.
+        """
         if not self._is_over:
+            self._is_told = is_told
             self._stop(None)
 
     def _stop(self, played_ms: float | None) -> None:
@@ -320,6 +324,8 @@ class SpeechContext(ContextSink):
         self._end("cancelled", cancelled.report, cancelled)
 
     def _answer_cancel(self, cancelled: events.Cancelled) -> None:
+        if not self._is_told:
+            return
         asked_at, taken = self._cancel_asked_at, self._runtime.metrics.cancel
 
         def observe() -> None:

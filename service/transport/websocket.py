@@ -218,11 +218,12 @@ class Socket:
                 self._too_slow |= self._outbox.overflowed.is_set()
                 leave()
                 dialect.close()
+                last_words = self._closing_error(dialect)  # it may change the code
                 for context in self.contexts:
-                    context.close()
+                    context.close(is_told=self._code == NORMAL)
                 for task in others:
                     task.cancel()
-                self._outbox.close(self._closing_error(dialect))
+                self._outbox.close(last_words)
                 await asyncio.wait({writer}, timeout=_FLUSH_S)
                 writer.cancel()
                 await self._close()

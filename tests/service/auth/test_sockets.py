@@ -36,7 +36,7 @@ from streaming.events import (
     TextAppended,
 )
 from talker.fake import FakeTalker
-from talkwire_client import Client, RefusedError, SyncClient
+from talkwire_client import Client, RefusedError, ServerError, SyncClient
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, client, gateway
 
@@ -214,6 +214,23 @@ async def test_revoked_key_closes_only_its_own_sockets(tmp_path: Path) -> None:
         assert await status(server.url, additional_headers=bearer("a")) == 401
         await server.until_free()
         await stays.create()
+
+
+async def test_speech_of_revoked_key_fails_with_reason(tmp_path: Path) -> None:
+    file = write_keys(tmp_path / "k.json", entry("a", "t"))
+    talker = FakeTalker(row_s=0.05, frames_per_character=50)
+    async with (
+        gateway(talker, api_keys_file=file) as server,
+        Client(server.url, api_key="a") as talk,
+        talk.speak("Speaking on and on. ") as speech,
+    ):
+        await anext(aiter(speech))
+        write_keys(file, entry("a", "t", revoked_at="2026-01-01T00:00:00+00:00"))
+        server.runtime.authority.reload_soon()
+        with pytest.raises(ServerError, match="unauthorized"):
+            async for _ in speech:
+                pass
+        assert speech.cancelled is None  # the client did not ask for that
 
 
 async def test_expired_key_gets_unauthorized_on_open_socket(tmp_path: Path) -> None:
