@@ -104,6 +104,11 @@ class Session:
         """Playback speed, as a factor of the speed at which the talker spoke."""
         return self._settings.queue.speed
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each utterance's audio is sent in one piece."""
+        return self._settings.queue.mode == "whole"
+
     def hold(self) -> None:
         """Accept text, but start no utterance until ``HoldReleased``."""
         self._queue.is_held = True

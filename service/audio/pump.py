@@ -32,9 +32,9 @@ class _Audio(NamedTuple):
 class EncoderPump:
     """Owns the encoder of one context.
 
-    If audio cannot be encoded, ``broke`` is called once, by the event loop and never inside a
-    method of this class. From then on audio is dropped, but messages are not. Logs name the
-    ``request_id``.
+    If audio cannot be encoded, or cannot be sent, ``broke`` is called once, by the event loop and
+    never inside a method of this class. From then on audio is dropped, but messages are not. Logs
+    name the ``request_id``.
     """
 
     def __init__(
@@ -60,12 +60,14 @@ class EncoderPump:
     def encode(
         self, samples: Samples, then: Callable[[list[Packet]], None], *, flush: bool
     ) -> None:
-        """Encode samples, then flush the encoder if ``flush``, and pass the packets to ``then``."""
+        """Encode samples, then flush the encoder if ``flush``, and pass the packets to ``then``. It
+        may raise TalkwireError.
+        """
         if self._is_dropped or self.failure is not None:
             return
         job = _Audio(samples, flush, then)
         if self._encoder.inline:
-            then(self._encode(job))
+            self._pass(job, self._encode(job))
             return
         if self._waiting_samples >= self._max_waiting:
             message = "The server cannot encode audio fast enough."
@@ -112,13 +114,19 @@ class EncoderPump:
             else:
                 self._waiting_samples -= len(job.samples)
                 if not self._is_dropped:
-                    job.then(packets)
+                    self._pass(job, packets)
             self._encoded.set()
         self.is_busy = False
 
     def _encode(self, job: _Audio) -> list[Packet]:
         packets = self._encoder.encode(job.samples)
         return packets + self._encoder.flush() if job.flush else packets
+
+    def _pass(self, job: _Audio, packets: list[Packet]) -> None:
+        try:
+            job.then(packets)
+        except TalkwireError as error:
+            self._fail(error)
 
     def _fail(self, error: TalkwireError) -> None:
         """Drop waiting audio. Messages stay, and the context ends after them."""

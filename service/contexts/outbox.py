@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from streaming.errors import ErrorCode, RequestError
+
 
 class Item(NamedTuple):
     """One WebSocket message. Audio and messages about it have the handle of their context."""
@@ -34,6 +36,14 @@ class Outbox:
     def is_empty(self) -> bool:
         """Whether the queue is empty."""
         return not self._items
+
+    def require_fit(self, size: int) -> None:
+        """Raise RequestError (``text_too_long``) for audio that has no room even in an empty queue,
+        so that its client is not closed as slow.
+        """
+        if size > self._max_bytes:
+            message = "The audio of this text is too long for one piece: split it, or use chunks."
+            raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
 
     def put(self, item: Item) -> None:
         """Add one message. Beyond the bound all messages are dropped, since a stream with a hole is

@@ -84,7 +84,9 @@ class OutputSink(Protocol):
     """Takes a context's outputs. Called on the event loop; must not block."""
 
     def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
-        """Take the next output. On a socket, ``on_written`` is called when it has been written."""
+        """Take the next output. On a socket, ``on_written`` is called when it has been written.
+        Raises RequestError for audio that is too long to be sent.
+        """
 
     def revoke(self) -> int:
         """Drop all unwritten audio, and return the number of written samples, as sent."""
@@ -377,6 +379,10 @@ class Revocable(NamedTuple):
 Message = str | bytes | Revocable
 
 
+def _data(message: Message) -> str | bytes:
+    return message.data if isinstance(message, Revocable) else message
+
+
 class Renderer(Protocol):
     """Renders the outputs of one context as messages of a dialect."""
 
@@ -385,15 +391,22 @@ class Renderer(Protocol):
 
 
 class SocketOutput:
-    """Puts a context's outputs, rendered by its dialect, into the outbox of its socket."""
+    """Puts a context's outputs, rendered by its dialect, into the outbox of its socket. With
+    ``is_whole``, the audio of an utterance may be too long for that.
+    """
 
-    def __init__(self, outbox: Outbox, handle: int, renderer: Renderer) -> None:
+    def __init__(
+        self, outbox: Outbox, handle: int, renderer: Renderer, *, is_whole: bool = False
+    ) -> None:
         self._outbox, self._handle, self._renderer = outbox, handle, renderer
+        self._is_whole = is_whole
         self._put_samples = 0
 
     def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
         """See OutputSink."""
         messages = self._renderer.render(output)
+        if self._is_whole and isinstance(output, Audio):
+            self._outbox.require_fit(sum(len(_data(message)) for message in messages))
         for number, message in enumerate(messages, 1):
             if isinstance(message, Revocable):
                 self._outbox.put(Item(message.data, self._handle, message.samples))

@@ -169,7 +169,8 @@ class Socket:
         Raises CapacityError if there is no slot for it.
         """
         lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
-        output = SocketOutput(self._outbox, handle, renderer)
+        whole = plan.session.is_whole
+        output = SocketOutput(self._outbox, handle, renderer, is_whole=whole)
 
         def over() -> None:
             del self._contexts[handle]

@@ -48,6 +48,23 @@ async def test_full_outbox_closes_socket_as_slow_consumer(
         await server.until_free()
 
 
+@pytest.mark.parametrize("encoding", ["pcm_s16le", "opus"])
+async def test_audio_too_long_for_outbox_fails_only_its_context(encoding: str) -> None:
+    talker, options = FakeTalker(frames_per_character=20), {"mode": "whole"}
+    async with gateway(talker, max_outbox_bytes=1 << 16) as server, client(server.url) as c:
+        await c.create(audio={"encoding": encoding}, **options)
+        await c.send("text.append", context_id="c", text="This is much too long.")
+        await c.send("context.end", context_id="c")
+        error = await c.error()
+        assert (error["code"], error["context_id"]) == ("text_too_long", "c")
+        assert (await c.until("context.done"))["reason"] == "error"
+        await c.create("d", audio={"encoding": encoding}, **options)
+        await c.send("text.append", context_id="d", text="A")
+        await c.send("context.end", context_id="d")
+        assert (await c.until("context.done", "d"))["reason"] == "complete"
+        await server.until_free()
+
+
 async def test_housekeeping_exception_closes_only_its_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
