@@ -62,6 +62,9 @@ _ABORT_AFTER = 2.0
 #: The same while an HTTP client may have audio left to play: one that reads as fast as it plays
 #: makes room in the system's buffers in large steps, at 32 kbit/s tens of seconds apart.
 PATIENCE = 6
+#: Seconds between a deadline and its consequence. After a pause of the process, timers may fire
+#: before anything is read or written; what had arrived meanwhile is then handled first.
+_SECOND_LOOK_S = 0.05
 #: Maximum number of pings and unsolicited pongs of a client in a window of time.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
 
@@ -182,13 +185,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if output := b"".join(self.conn.data_to_send()):
             self.transport.write(output)
 
-    def _drop_unless_taken(self, before: float) -> None:
-        """Abort the connection if none of ``before`` bytes were taken and nothing was read, else
-        check again later.
+    def _drop_unless_taken(self, before: float, *, again: bool = False) -> None:
+        """Abort the connection if none of ``before`` bytes were taken and nothing was read, after a
+        second look (``again``). Else check again later.
         """
         left, has_read = self.transport.get_write_buffer_size(), self._has_read
         if left >= before and not has_read:
-            self.transport.abort()
+            if again:
+                self.transport.abort()
+                return
+            look = partial(self._drop_unless_taken, before, again=True)
+            self._drop_timer = self.loop.call_later(_SECOND_LOOK_S, look)
             return
         self._has_read = False
         assert isinstance(self.config, ServerConfig)
@@ -246,6 +253,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if self.pong_timer is not None:
                 self.pong_timer.cancel()
                 self.pong_timer = self.loop.call_later(_PING_S, self.keepalive_timeout)
+
+    def keepalive_timeout(self) -> None:
+        """See uvicorn, which then closes the connection."""
+        self.pong_timer = self.loop.call_later(_SECOND_LOOK_S, super().keepalive_timeout)
 
     def ping(self, payload: bytes) -> None:
         """Send a ping after all earlier data."""
@@ -383,11 +394,16 @@ class HttpProtocol(H11Protocol):
         if self._owed is not h11.SWITCHED_PROTOCOL:
             self._owed = None
 
-    def _expire(self, seconds: float) -> None:
-        """Give up at the deadline, unless the client is still reading an earlier response."""
+    def _expire(self, seconds: float, *, again: bool = False) -> None:
+        """Give up at the deadline, after a second look (``again``), unless the client is still
+        reading an earlier response.
+        """
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if 0 < self._unread < before:
             self._deadline = self.loop.call_later(seconds, self._expire, seconds)
+        elif not again:
+            look = partial(self._expire, seconds, again=True)
+            self._deadline = self.loop.call_later(_SECOND_LOOK_S, look)
         else:
             self.give_up()
 

@@ -73,6 +73,35 @@ async def test_gateway_that_was_paused_does_not_close_clients_as_slow(
     assert_right([listener], "complete")
 
 
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        ("GET /health/live HTTP/1.1\nHost: localhost", b"200"),
+        (
+            "GET /v1/tts/stream HTTP/1.1\nHost: localhost\nUpgrade: websocket\n"
+            "Connection: Upgrade\nSec-WebSocket-Version: 13\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            b"101",
+        ),
+    ],
+    ids=["request", "handshake"],
+)
+async def test_head_that_arrives_during_a_pause_is_answered(head: str, answer: bytes) -> None:
+    handshake_s = 1.0
+    async with instance(free_port(), TALKWIRE_HANDSHAKE_S=str(handshake_s)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await server.is_ready()  # the earlier connection has been accepted too
+        server.process.send_signal(signal.SIGSTOP)
+        while psutil.Process(server.process.pid).status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+        writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        await asyncio.sleep(1.5 * handshake_s)  # the fault itself
+        server.process.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(60):
+            assert answer in await reader.readline()
+        writer.close()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["gateway", "everything"])
 async def test_paused_service_restarts_no_worker(who: str, tmp_path: Path) -> None:

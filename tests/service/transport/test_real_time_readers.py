@@ -114,6 +114,15 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return 1000
 
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def close(self) -> None:
+        self.is_aborted = True
+
     def abort(self) -> None:
         self.is_aborted = True
 
@@ -155,7 +164,21 @@ async def test_unsent_data_may_wait_for_client_that_reads(
     protocol, transport = link
     protocol._drop_unless_taken(math.inf)
     protocol.handle_pong(Frame(Opcode.PONG, payload))
-    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    protocol._drop_unless_taken(transport.get_write_buffer_size(), again=True)
     assert transport.is_aborted is (payload != READ)
-    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    protocol._drop_unless_taken(transport.get_write_buffer_size(), again=True)
     assert transport.is_aborted
+
+
+async def test_timers_that_fire_before_anything_is_read_end_nothing(
+    link: tuple[WebSocketProtocol, Transport],
+) -> None:
+    """After a pause of the process, a pong may still wait, and unsent data may have room."""
+    protocol, transport = link
+    protocol.pending_ping_payload = b"ping"
+    protocol.keepalive_timeout()
+    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    protocol.handle_pong(Frame(Opcode.PONG, b"ping"))
+    assert protocol.pong_timer is None
+    assert not transport.is_aborted
+    assert not protocol.close_sent
