@@ -91,6 +91,11 @@ class AckTracker:
                 on_read(count)
         return True
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a ping, and so perhaps the audio before it, is not answered yet."""
+        return bool(self._pings)
+
     def stuck_s(self, now: float) -> float:
         """Return for how many seconds the client has not read although messages were waiting."""
         if self._has_ponged:

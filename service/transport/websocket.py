@@ -309,7 +309,7 @@ class Socket:
     def _keep(self, dialect: Dialect, now: float) -> float:
         """Do housekeeping: check for a slow reader, idle contexts, a revoked key, the socket's age
         and a drain. The last two are announced to the client, and wait until its contexts are
-        settled and all messages are written, or for ``drain_s``; contexts then get an error. After
+        settled and it has read all messages, or for ``drain_s``; contexts then get an error. After
         a drain that was ended there is no such deadline. Returns the seconds until the next check.
         """
         settings, runtime = self.runtime.settings, self.runtime
@@ -335,7 +335,8 @@ class Socket:
             for context in self.contexts:
                 context.lift_lead()
         is_written = self._outbox.is_empty and self._writing_since is None
-        is_settled = self.is_leaving and is_written and dialect.is_settled(now)
+        is_read = is_written and not self._acks.is_waiting
+        is_settled = self.is_leaving and is_read and dialect.is_settled(now)
         if now >= self._leave_at or is_settled:
             dialect.on_leave()
             raise SocketClosing(GOING_AWAY)

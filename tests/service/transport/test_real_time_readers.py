@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
 
+from service.dialects.native import NativeDialect
 from service.settings import Settings
 from service.timers import Look, TimerWheel
 from service.transport.uvicorn_protocols import EXTENSION, WebSocketProtocol, server_config
@@ -68,8 +69,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
 
 
 @contextlib.asynccontextmanager
-async def choked(server: Served, pinging: Choking) -> AsyncIterator[MemorySocket]:
-    """Open a socket, and speak until its client takes nothing more."""
+async def speaking(server: Served, pinging: Choking) -> AsyncIterator[MemorySocket]:
+    """Open a socket, and ask for speech."""
     scope = server._scope("websocket", "/v1/tts/stream", {})
     extensions = {"websocket.http.response": {}, EXTENSION: pinging}
     talk = MemorySocket(server.app, scope | {"subprotocols": [], "extensions": extensions})
@@ -79,7 +80,6 @@ async def choked(server: Served, pinging: Choking) -> AsyncIterator[MemorySocket
         talk.send({"type": "context.create", "context_id": "c", "max_lead_ms": 120_000})
         talk.send({"type": "text.append", "context_id": "c", "text": "A longer speech. " * 6})
         talk.send({"type": "context.end", "context_id": "c"})
-        await pinging.room.blocked.wait()
         yield talk
 
 
@@ -89,7 +89,8 @@ async def test_client_that_takes_nothing_is_slow_unless_it_answers_pings(
 ) -> None:
     pings = 20
     pinging, talker = Choking(pings), FakeTalker(frames_per_character=20)
-    async with served(talker) as server, choked(server, pinging) as talk:
+    async with served(talker) as server, speaking(server, pinging) as talk:
+        await pinging.room.blocked.wait()
         (look,), began = looks, time.monotonic()
         for step in range(pings):  # twice as long as slow_consumer_s
             if reads:
@@ -104,6 +105,33 @@ async def test_client_that_takes_nothing_is_slow_unless_it_answers_pings(
         assert (last.get("reason"), last.get("code")) == (
             ("complete", None) if reads else (None, "slow_consumer")
         )
+
+
+async def test_drain_waits_until_all_audio_was_read(
+    looks: list[Look], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list[NativeDialect]()
+    monkeypatch.setattr(NativeDialect, "on_leave", lambda dialect: left.append(dialect))
+    pinging = Choking(1000)
+    async with served() as server, speaking(server, pinging) as talk:
+        while not isinstance(message := await talk.next(), dict) or (
+            message["type"] != "context.done"
+        ):
+            pass
+        (look,), began = looks, time.monotonic()
+        server.runtime.begin_drain()
+        look(began + 1.0)
+        going = await talk.next()
+        assert isinstance(going, dict)
+        assert going["type"] == "going_away"
+        look(began + 1.5)
+        assert not left
+        pinging.answer()
+        look(began + 2.0)
+        assert left
+        while await talk.next() is not None:
+            pass
+        assert talk.close_code == 1001
 
 
 class Transport:
