@@ -80,6 +80,25 @@ async def test_connect_refused_by_http_status_has_retry_after() -> None:
     assert (caught.value.status, caught.value.retry_after_s) == (503, 7.0)
 
 
+@pytest.mark.parametrize(
+    "location", ["https://127.0.0.1/login", "ws://x:99999/", "ws://x:port/", "ws://[::1/"]
+)
+async def test_connect_redirected_to_no_websocket_is_refused(location: str) -> None:
+    def redirect(connection: ServerConnection, request: Request) -> Response:
+        response = connection.respond(302, "")
+        response.headers["Location"] = location
+        return response
+
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError
+
+    async with serve(never, "127.0.0.1", 0, process_request=redirect) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(RefusedError, match=re.escape(f"redirects to {location}")) as caught:
+            await _connect(f"ws://127.0.0.1:{port}/")
+    assert caught.value.status == 302
+
+
 async def test_connect_offers_subprotocol_and_sends_headers() -> None:
     seen = []
 

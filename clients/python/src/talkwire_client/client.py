@@ -411,6 +411,22 @@ async def _open_socket(
         raise NoServerError(f"not a WebSocket address: {url}") from error
     except (OSError, TimeoutError) as error:
         raise NoServerError(f"no server answers at {url}") from error
+    except (InvalidURI, ValueError) as error:
+        redirect = _redirect_before(error)
+        if redirect is None:  # a mistake in the arguments
+            raise
+        where = redirect.response.headers["Location"][:500]
+        raise RefusedError(redirect.response.status_code, f"it redirects to {where}") from error
+
+
+def _redirect_before(error: BaseException) -> InvalidStatus | None:
+    """Return the answer whose redirect caused ``error``: it leads to no WebSocket, but for example
+    to a login page, or from ``ws://`` to ``https://``.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InvalidStatus):
+        cause = cause.__context__
+    return cause
 
 
 async def _receive_greeting(socket: ClientConnection, timeout_s: float) -> wire.SessionCreated:
