@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
+import subprocess
+from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -62,6 +65,26 @@ async def test_connect_times_out_on_silent_server() -> None:
         with pytest.raises(NoServerError) as caught:
             await _connect(f"ws://127.0.0.1:{listener.getsockname()[1]}/", 0.2)
     assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+@pytest.fixture
+def self_signed(tmp_path: Path) -> ssl.SSLContext:
+    certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*make, "-out", certificate, "-keyout", key], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+async def test_connect_names_reason_why_tls_failed(self_signed: ssl.SSLContext) -> None:
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError
+
+    async with serve(never, "127.0.0.1", 0, ssl=self_signed) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(NoServerError, match="self-signed certificate"):
+            await _connect(f"wss://127.0.0.1:{port}/")
 
 
 async def test_connect_refused_by_http_status_has_retry_after() -> None:

@@ -110,7 +110,7 @@ class Client:
 
         Raises:
             ClientError: The API key has characters that no header can hold.
-            NoServerError: Nothing answers at the address.
+            NoServerError: Nothing answers at the address, or not with a trusted certificate.
             RefusedError: The handshake was answered with another HTTP status than 101.
             ServerError: The server sent an error, for example when it is full.
             ProtocolError: It is not a Talkwire server.
@@ -409,6 +409,9 @@ async def _open_socket(
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
     except UnicodeError as error:  # a host name with an empty or overlong part
         raise NoServerError(f"not a WebSocket address: {url}") from error
+    except ssl.SSLError as error:  # such as a certificate that this machine does not trust
+        reason = getattr(error, "verify_message", None) or error.reason or error
+        raise NoServerError(f"no server answers at {url} with usable TLS: {reason}") from error
     except (OSError, TimeoutError) as error:
         raise NoServerError(f"no server answers at {url}") from error
     except (InvalidURI, ValueError) as error:
