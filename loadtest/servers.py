@@ -26,11 +26,20 @@ _PATH = "/v1/tts/stream"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
+#: Settings of ``talkwire serve`` that would change the address of a server that is started here.
+_OF_ADDRESS = frozenset(("TALKWIRE_TLS_CERTIFICATE", "TALKWIRE_TLS_KEY"))
+
+
 class Command(NamedTuple):
     """A command that starts a server; ``env`` is added to the environment."""
 
     args: list[str]
     env: dict[str, str]
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server's process."""
+        kept = {name: to for name, to in os.environ.items() if name.upper() not in _OF_ADDRESS}
+        return kept | self.env
 
 
 class Server(NamedTuple):
@@ -41,7 +50,9 @@ class Server(NamedTuple):
 
 
 def real(options: Sequence[str] = ()) -> Command:
-    """Return the command line of ``talkwire serve``, on loopback whatever the environment says."""
+    """Return the command line of ``talkwire serve``: without TLS on loopback, whatever the
+    environment says.
+    """
     talkwire = str(Path(sys.executable).with_name("talkwire"))
     return Command([talkwire, "serve", "--host", "127.0.0.1", "--port", "0", *options], {})
 
@@ -66,7 +77,7 @@ async def started(command: Command) -> AsyncIterator[Server]:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
-            env=os.environ | command.env,
+            env=command.environment(),
         )
         try:
             port = await _ready_port(process, log.fileno())

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -164,6 +165,15 @@ def test_started_service_listens_on_loopback_despite_environment(monkeypatch) ->
     done = CliRunner().invoke(app, servers.real().args[1:])
     assert done.exit_code == 0, done.output
     assert [(one.host, one.port) for one in served] == [("127.0.0.1", 0)]
+
+
+async def test_started_service_has_no_tls_despite_environment(monkeypatch) -> None:
+    monkeypatch.setenv("TALKWIRE_TLS_CERTIFICATE", "certificate.pem")
+    monkeypatch.setenv("talkwire_tls_key", "key.pem")
+    told = "import os, sys; sys.exit(f'{[name for name in os.environ if \"tls\" in name.lower()]}')"
+    with pytest.raises(LoadTestError, match=r"did not start:\n\[\]\n"):
+        async with servers.started(servers.Command([sys.executable, "-c", told], {})):
+            pass
 
 
 def test_capacity_is_unknown_if_server_speaks_no_http() -> None:
