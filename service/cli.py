@@ -69,6 +69,16 @@ def failing(code: Exit, *kinds: type[Exception]) -> Iterator[None]:
         raise fail(error, code) from error
 
 
+def read_stdin() -> bytes:
+    """Read standard input to its end. Raises typer.Exit."""
+    if sys.stdin is None:
+        raise fail("standard input is closed", Exit.USAGE)
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise fail(f"cannot read standard input: {error.strerror}", Exit.USAGE) from error
+
+
 @app.command()
 def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
@@ -120,7 +130,7 @@ def say(
 
     if text == "-":
         try:
-            text = sys.stdin.read()
+            text = read_stdin().decode(sys.stdin.encoding)
         except UnicodeDecodeError as error:
             raise fail("the text is not UTF-8", Exit.USAGE) from error
     options: SpeechOptions = {
@@ -178,7 +188,7 @@ def batch(
     if url is not None and (config is not None or model is not None):
         raise fail("--config and --model are of engines, and --url has its own", Exit.USAGE)
     try:
-        data = sys.stdin.buffer.read() if str(texts) == "-" else texts.read_bytes()
+        data = read_stdin() if str(texts) == "-" else texts.read_bytes()
         clip = None if ref_audio is None else base64.b64encode(ref_audio.read_bytes()).decode()
     except OSError as error:
         raise fail(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from error

@@ -1,13 +1,15 @@
-"""Faults around ``talkwire say``: of its file, its player and its text."""
+"""Faults around ``talkwire say``: of its file, its player, its text and its standard streams."""
 
 from __future__ import annotations
 
 import os
+import sys
 import wave
 from pathlib import Path
 
 import pytest
 
+from service.cli import app
 from service.say import SayError, run_say
 from talkwire_client import protocol
 from talkwire_client.audio import WavWriter
@@ -70,6 +72,17 @@ async def test_say_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(SayError, match="not UTF-8") as caught:
         await run_say("caf\udce9", "ws://127.0.0.1:1/")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["say", "-"], ["batch", "-", "--out", "nowhere"]])
+def test_command_reports_closed_standard_input(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as the interpreter does if it is closed
+    with pytest.raises(SystemExit) as ended:
+        app(command)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "talkwire: standard input is closed\n"
 
 
 @pytest.mark.parametrize(
