@@ -15,6 +15,7 @@ import fcntl
 import functools
 import hashlib
 import http.client
+import io
 import json
 import os
 import socket
@@ -404,13 +405,18 @@ def run_command(
                     speak = server_speaker(DEFAULT_URL if url is None else url, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))
+                # without a file the bar would be shown among the results
+                shown_on = io.StringIO() if sys.stderr is None else sys.stderr
                 bar = stack.enter_context(
-                    typer.progressbar(length=len(items), label="Speaking", file=sys.stderr)
+                    typer.progressbar(length=len(items), label="Speaking", file=shown_on)
                 )
 
                 def on_result(result: Result) -> None:
-                    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-                    sys.stdout.flush()
+                    try:
+                        typer.echo(msgspec.json.encode(result).decode())  # if stdout is open
+                    except OSError as error:
+                        told = f"cannot write standard output: {error.strerror}"
+                        raise BatchError(told) from error
                     bar.update(1)
 
                 return await run_batch(items, options, speak, results, on_result)

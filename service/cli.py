@@ -69,6 +69,16 @@ def failing(code: Exit, *kinds: type[Exception]) -> Iterator[None]:
         raise fail(error, code) from error
 
 
+def show(text: str, *, nl: bool = True) -> None:
+    """Print a result. A reader that has gone ends the program in silence, as it does others."""
+    try:
+        typer.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # such as a full disk
+        raise fail(f"cannot write standard output: {error.strerror}", Exit.FAILED) from error
+
+
 def read_stdin() -> bytes:
     """Read standard input to its end. Raises typer.Exit."""
     if sys.stdin is None:
@@ -151,8 +161,8 @@ def say(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if result.words is not None and str(timestamps) == "-" and not as_json:
-        typer.echo(as_lines(result.words), nl=False)
-    typer.echo(json.dumps(result.as_dict()) if as_json else result.as_text())
+        show(as_lines(result.words), nl=False)
+    show(json.dumps(result.as_dict()) if as_json else result.as_text())
 
 
 @app.command()
@@ -230,13 +240,13 @@ def convert(
         done = conversion.convert(folder, out, overwrite=overwrite)
     if done.family.licence:
         typer.echo(done.family.licence, err=True)
-    typer.echo(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")
+    show(f"{done.file}: {done.tensors} tensors ({done.left_out} not needed, left out)")
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    show(__version__)
 
 
 File = Annotated[
@@ -270,7 +280,7 @@ def create(
             characters_per_minute=characters_per_minute,
         )
     typer.echo(f"{key_id} for {tenant}; it cannot be shown again:", err=True)
-    typer.echo(secret)
+    show(secret)
 
 
 @keys.command(name="list")
@@ -281,13 +291,13 @@ def list_keys(
     with failing(Exit.FAILED, KeyFileError):
         rows = listed(file)
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        show(json.dumps(rows, indent=1))
         return
     for row in rows:
         limits = " ".join(f"{name}={value}" for name, value in row["limits"].items())
         ends = f"until {row['expires_at']}" if row["expires_at"] else ""
         told = (row["id"], row["tenant"], row["state"], ",".join(row["scopes"]), ends, limits)
-        typer.echo("  ".join(part for part in told if part))
+        show("  ".join(part for part in told if part))
 
 
 @keys.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import wave
@@ -72,6 +73,18 @@ async def test_say_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(SayError, match="not UTF-8") as caught:
         await run_say("caf\udce9", "ws://127.0.0.1:1/")
     assert caught.value.exit_code == 2
+
+
+@needs_dev_full
+def test_command_reports_full_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.suppress(OSError), FULL.open("w") as full:  # closing it fails as well
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            app(["version"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("talkwire: cannot write standard output: No space")
 
 
 @pytest.mark.parametrize("command", [["say", "-"], ["batch", "-", "--out", "nowhere"]])

@@ -378,6 +378,34 @@ async def test_batch_command_prints_results(tmp_path: Path) -> None:
         assert told in done.stderr
 
 
+async def test_batch_command_survives_closed_streams_and_names_full_one(tmp_path: Path) -> None:
+    """The interpreter has no object for a stream that is closed."""
+    texts, out = tmp_path / "texts.txt", tmp_path / "out"
+    texts.write_text("\n".join(TEXTS))
+    async with gateway() as server:
+        command = ["batch", str(texts), "--out", str(out), "--url", server.url]
+        for closed in ("stdout", "stderr"):
+            program = f"import sys; sys.{closed} = None; from service.cli import main; main()"
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", program, *command), stdout=PIPE, stderr=PIPE, cwd=ROOT
+            )
+            printed, told = await process.communicate()
+            assert process.returncode == 0, told
+            lines = printed.splitlines()
+            assert len([json.loads(line) for line in lines]) == (closed == "stderr") * len(TEXTS)
+        full = os.open("/dev/full", os.O_WRONLY)
+        program = "from service.cli import main; main()"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", program, *command), stdout=full, stderr=PIPE, cwd=ROOT
+        )
+        os.close(full)
+        _, told = await process.communicate()
+        assert process.returncode == 1
+        assert told.decode().endswith(
+            "talkwire: cannot write standard output: No space left on device\n"
+        )
+
+
 def test_batch_command_with_empty_url_starts_no_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
