@@ -54,7 +54,7 @@ def parse_aliases(value: object) -> object:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError('not a JSON object like {"their id": "our voice"}') from error
 
 
@@ -273,5 +273,5 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error

@@ -79,6 +79,16 @@ def test_error_names_setting_with_invalid_value(name: str, value: object) -> Non
         load_settings(**{name: value})
 
 
+def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
+    """Their parsers are recursive."""
+    with pytest.raises(SettingsError, match="voice_aliases: not a JSON object"):
+        load_settings(voice_aliases="[" * 100_000)
+    file = tmp_path / "talkwire.toml"
+    file.write_text("voice_aliases = " + "[" * 100_000)
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load_settings(file)
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_settings_file_must_be_utf_8(encoding: str, tmp_path: Path) -> None:
     file = tmp_path / "talkwire.toml"
