@@ -60,6 +60,10 @@ class NoTexts(Exception):
     """There is nothing to speak; the text says where."""
 
 
+class NoVoice(Exception):
+    """The checkpoint lacks a voice; the text says which."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the page, and write it with ``--out``. Returns 1 if something is missing."""
     options = _options(argv)
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Recogniser() as ears, _mos_predictor(options.mos_python) as predictor:
             evaluation = asyncio.run(evaluate(options, ears, predictor))
-    except (NoEars, NoSource, NoTexts) as missing:
+    except (NoEars, NoSource, NoTexts, NoVoice) as missing:
         print(missing, file=sys.stderr)
         return 1
     page = to_markdown(evaluation)
@@ -122,12 +126,19 @@ def _mos_predictor(python: Path) -> AbstractContextManager[MosPredictor | None]:
 async def evaluate(
     options: argparse.Namespace, ears: Recogniser, predictor: MosPredictor | None
 ) -> Evaluation:
-    """Speak and measure. Raises NoEars, NoSource, NoTexts, or the errors of talker and codec."""
+    """Speak and measure. Raises NoEars, NoSource, NoTexts, NoVoice, or the errors of talker and
+    codec.
+    """
     texts = _texts(options)
+    voices = CheckpointVoices(options.model)
+    for name in options.voices or ():  # before the others have been spoken with
+        if name != DEFAULT_VOICE and voices.get(name) is None:
+            raise NoVoice(
+                f"{options.model} has no voice {name!r}; it has: {', '.join(voices.names())}"
+            )
     found = open_higgs(str(options.model))
     decoder = found.load_decoder()
     encoder = found.load_encoder() if found.can_encode() else None
-    voices = CheckpointVoices(options.model)
     talker = TalkerProcessEngine(
         str(options.model),
         TalkerSettings(max_num_seqs=options.streams),
@@ -197,7 +208,10 @@ def _seams(decoder: HiggsDecoder, codes: Sequence[Codes]) -> list[SeamFigure]:
 
 def _texts(options: argparse.Namespace) -> list[str]:
     """Return the lines that have words, or some of them. Raises NoTexts if there are none."""
-    written = options.sentences.read_text(encoding="utf-8").splitlines()
+    try:
+        written = options.sentences.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoTexts(f"{options.sentences} cannot be read: {error}") from error
     lines = [line for line in written if words_of(line)]
     if not lines:
         raise NoTexts(f"{options.sentences} has no sentence with words")

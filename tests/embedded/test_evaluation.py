@@ -288,6 +288,19 @@ def test_evaluation_ignores_lines_without_words(
     assert "no sentence with words" in capsys.readouterr().err
 
 
+def test_evaluation_names_missing_voice_or_file_before_it_speaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedded.evaluate.Recogniser", nullcontext)
+    monkeypatch.setattr(
+        "embedded.evaluate.TalkerProcessEngine", lambda *_, **__: pytest.fail("started")
+    )
+    assert main(["--voices", "default,nobody"]) == 1
+    assert "no voice 'nobody'; it has: " in capsys.readouterr().err
+    assert main(["--sentences", str(tmp_path / "missing.txt")]) == 1
+    assert "missing.txt cannot be read: " in capsys.readouterr().err
+
+
 def test_source_finds_recordings_by_spoken_words(tmp_path: Path) -> None:
     """The spelling does not matter. Recordings are resampled to the requested rate."""
     file = file_of(tmp_path, "af_ann", "3 km")
