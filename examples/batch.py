@@ -55,15 +55,18 @@ async def worker(client: Client, queue: asyncio.Queue[tuple[str, Path]], voice: 
 async def main(options: argparse.Namespace) -> None:
     """Speak all lines that are not there yet."""
     options.out.mkdir(parents=True, exist_ok=True)
-    lines = options.lines.read_text(encoding="utf-8").splitlines()
+    # not str.splitlines, which also splits at characters that a text may hold
+    lines = options.lines.read_text(encoding="utf-8").split("\n")
     wanted = [(line, options.out / f"{n:05}.wav") for n, line in enumerate(lines, 1) if line]
     queue: asyncio.Queue[tuple[str, Path]] = asyncio.Queue()
     for text, path in wanted:
         if not path.exists():
             queue.put_nowait((text, path))
     async with Client(options.url, api_key=options.api_key) as client:
-        count = min(options.at_once, client.server.limits.max_contexts)
-        workers = [asyncio.create_task(worker(client, queue, options.voice)) for _ in range(count)]
+        at_once = min(options.at_once, client.server.limits.max_contexts)
+        workers = [
+            asyncio.create_task(worker(client, queue, options.voice)) for _ in range(at_once)
+        ]
         finished = asyncio.create_task(queue.join())
         await asyncio.wait([finished, *workers], return_when=asyncio.FIRST_COMPLETED)
         for task in (*workers, finished):
@@ -73,12 +76,19 @@ async def main(options: argparse.Namespace) -> None:
                 raise result
 
 
+def count(text: str) -> int:
+    """Parse a number from 1 on. Raises ValueError."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("lines", type=Path)
     parser.add_argument("--out", type=Path, default=Path("speech"))
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--at-once", type=count, default=4)
     parser.add_argument("--url", default="ws://127.0.0.1:8000")
     parser.add_argument("--api-key")
     parser.add_argument("--voice")

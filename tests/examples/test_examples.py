@@ -107,7 +107,7 @@ async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
 
 async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
     lines, out = tmp_path / "lines.txt", tmp_path / "speech"
-    texts = ["One.", "", "Two and three.", "Four.", "---"]
+    texts = ["One.", "", "Two and\u2028three.", "Four.", "---"]
     lines.write_text("\n".join(texts))
     async with gateway(FakeTalker(row_s=0.001), max_contexts=2, **EXACT) as server:
         arguments = ("batch.py", lines, "--out", out, "--at-once", "8", "--url", server.url)
@@ -120,6 +120,16 @@ async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
             assert is_heard(spoken, wanted(server, texts[number - 1]))
         (out / "00003.wav").unlink()
         assert (await run(*arguments)).split() == [str(out / "00003.wav")]
+
+
+async def test_batch_refuses_to_speak_no_text_at_a_time(tmp_path: Path) -> None:
+    arguments = ("lines.txt", "--out", tmp_path, "--at-once", "0")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, EXAMPLES / "batch.py", *arguments), stderr=asyncio.subprocess.PIPE
+    )
+    _, told = await process.communicate()
+    assert process.returncode == 2
+    assert "--at-once: invalid count value: '0'" in told.decode()
 
 
 class Phone(asyncio.DatagramProtocol):
