@@ -44,6 +44,11 @@ class RtpStream:
         self._sequence = (self._sequence + 1) % 2**16
         self._timestamp = (self._timestamp + PACKET_SAMPLES) % 2**32
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass without packets, so that later ones are not taken for late ones."""
+        self._timestamp = (self._timestamp + round(seconds * SAMPLE_RATE)) % 2**32
+        self._marker = 1
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -59,9 +64,14 @@ async def speak_into(call: RtpStream, speech: Speech) -> None:
     due: float | None = None
     sent = 0
     async for chunk in speech:  # 20 ms each, but for the last one of an utterance
-        # A chunk that came late moves the rest: the caller has heard a pause.
-        due = max(due if due is not None else loop.time(), loop.time() - PACKET_MS / 1000)
-        await asyncio.sleep(due - loop.time())
+        now = loop.time()
+        if due is None:
+            due = now
+        elif now - due > PACKET_MS / 1000:
+            # A chunk that came late moves the rest: the caller has heard a pause.
+            call.pause(now - due)
+            due = now
+        await asyncio.sleep(due - now)
         call.send(chunk.data.ljust(PACKET_SAMPLES, SILENCE))
         due += PACKET_MS / 1000
         sent += chunk.samples
@@ -71,8 +81,7 @@ async def speak_into(call: RtpStream, speech: Speech) -> None:
 
 async def main(options: argparse.Namespace) -> None:
     """Speak one text into one call."""
-    host, _, port = options.to.rpartition(":")
-    call = RtpStream((host, int(port)))
+    call = RtpStream(options.to)
     try:
         async with (
             Client(options.url, api_key=options.api_key) as client,
@@ -90,11 +99,19 @@ async def main(options: argparse.Namespace) -> None:
         call.close()
 
 
+def address(text: str) -> tuple[str, int]:
+    """Parse ``HOST:PORT``. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("text")
-    parser.add_argument("--to", default="127.0.0.1:4000", help="where the call's RTP goes")
+    parser.add_argument(
+        "--to", type=address, default="127.0.0.1:4000", help="where the call's RTP goes"
+    )
     parser.add_argument("--url", default="ws://127.0.0.1:8000")
     parser.add_argument("--api-key")
     parser.add_argument("--voice")

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import itertools
 import os
 import re
 import shutil
+import socket
 import sys
 import wave
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soxr
 
 from talker.fake import FakeTalker
+from talkwire_client import AudioChunk
+from talkwire_client.protocol import AudioHeader
 from tests.service.live import SPEC, Gateway, gateway
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,12 +163,48 @@ async def test_telephony_sends_speech_as_rtp_talkspurt() -> None:
     assert {len(packet) for packet in phone.packets} == {12 + 160}
     heard = mulaw(b"".join(packet[12:] for packet in phone.packets))[: len(spoken)]
     assert is_heard(heard, spoken, error=0.05)  # for mu-law's steps and the resampler's edges
-    assert [head[1] for head in heads] == [0x80] + [0] * (len(heads) - 1)  # marker, then mu-law
+    assert {head[1] & 0x7F for head in heads} == {0}  # mu-law
+    assert heads[0][1] == 0x80  # with a marker
     sequence = [int.from_bytes(head[2:4]) for head in heads]
     stamps = [int.from_bytes(head[4:8]) for head in heads]
     assert all((b - a) % 2**16 == 1 for a, b in itertools.pairwise(sequence))
-    assert all((b - a) % 2**32 == 160 for a, b in itertools.pairwise(stamps))
+    for head, (before, stamp) in zip(heads[1:], itertools.pairwise(stamps), strict=True):
+        passed = (stamp - before) % 2**32
+        assert passed > 160 if head[1] & 0x80 else passed == 160  # a marker: after a pause
     assert len({head[8:12] for head in heads}) == 1
+
+
+async def test_telephony_marks_pause_of_late_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("telephony", EXAMPLES / "telephony.py")
+    assert spec is not None
+    assert spec.loader is not None
+    telephony = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(telephony)
+    now_s = 100.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += max(0.0, seconds)
+
+    async def chunks() -> AsyncIterator[AudioChunk]:
+        nonlocal now_s
+        for late_s in (0.0, 0.0, 0.015, 0.0, 0.5, 0.0):
+            now_s += late_s
+            yield AudioChunk(bytes(160), 160, AudioHeader(0, 1, 0), now_s)
+
+    clock = SimpleNamespace(time=lambda: now_s)
+    virtual = SimpleNamespace(get_running_loop=lambda: clock, sleep=sleep)
+    monkeypatch.setattr(telephony, "asyncio", virtual)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as phone:
+        phone.bind(("127.0.0.1", 0))
+        call = telephony.RtpStream(phone.getsockname())
+        await telephony.speak_into(call, chunks())
+        call.close()
+        heads = [phone.recv(2048)[:12] for _ in range(6)]
+    stamps = [int.from_bytes(head[4:8]) for head in heads]
+    passed = [(b - a) % 2**32 for a, b in itertools.pairwise(stamps)]
+    assert passed == [160, 160, 160, 160 + 8000 * 0.48, 160]
+    assert [head[1] >> 7 for head in heads] == [1, 0, 0, 0, 1, 0]
 
 
 async def run_page(server: Gateway, folder: Path, **env: str) -> str:
