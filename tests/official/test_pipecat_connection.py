@@ -126,6 +126,20 @@ async def test_long_text_is_split_to_server_limit() -> None:
     assert all(len(json.dumps(message)) < 2048 for message in script.heard)
 
 
+async def test_text_that_cannot_be_sent_ends_its_context_at_server() -> None:
+    script = Script()
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say("Half a pair: \ud83d.")
+        await talk.until_stopped(1)
+        await talk.say(ONE)
+        await talk.until_stopped(2)
+    assert any("cannot send text" in error for error in talk.errors())
+    types = [m["type"] for m in script.heard]
+    assert types[:2] == ["context.create", "context.cancel"]
+    assert types[2:] == ["context.create", "text.append", "context.end"]
+    assert script.connections == 1
+
+
 async def test_going_away_reconnects_after_context_is_done() -> None:
     class Leaving(Script):
         async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:

@@ -155,7 +155,9 @@ class TalkwireConnection(WebsocketTTSService):
         await self._send("ping")
 
     async def _send(self, kind: str, **fields: Any) -> None:
-        await self._socket.send(wire.write(kind, **fields))
+        message = wire.write(kind, **fields)
+        message.encode()  # raises here; websockets would give the connection up
+        await self._socket.send(message)
 
     @property
     def _socket(self) -> ClientConnection:

@@ -134,7 +134,10 @@ class TalkwireTTSService(TalkwireConnection):
             yield None
         except Exception as error:
             yield ErrorFrame(error=f"{self} cannot send text: {error}", exception=error)
-            self._contexts.forget(context_id)
+            if self._contexts.forget(context_id):
+                # Without the connection the server has ended it already.
+                with contextlib.suppress(ConnectionClosed, ConnectionError):
+                    await self._send("context.cancel", context_id=context_id)
             await self._close_context(context_id)
 
     async def _open(self, context_id: str) -> None:
