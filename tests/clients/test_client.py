@@ -259,6 +259,31 @@ async def test_speak_refuses_value_that_json_cannot_hold() -> None:
         client.speak("Hello.", scene="\ud800")
 
 
+async def test_speech_that_is_not_open_refuses_calls() -> None:
+    """The server would ignore them, and a caller that waits for an answer would wait for ever."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, asyncio.timeout(10):
+        unopened = client.speak()
+        for call in (
+            unopened.cancel(),
+            unopened.append("Hi."),
+            unopened.flush(),
+            unopened.wait_flushed("f1"),
+            unopened.end(),
+            unopened.report_playback(1),
+        ):
+            with pytest.raises(RuntimeError, match="open the speech first"):
+                await call
+        async with unopened as speech:
+            await speech.end()
+            assert await drain(speech) == []
+
+
 async def test_client_and_speech_refuse_misuse() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()

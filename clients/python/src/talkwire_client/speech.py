@@ -259,6 +259,7 @@ class Speech:
             ConnectionLostError: The connection is gone.
             ValueError: It is not Unicode.
         """
+        self._check_entered()
         for part in split_text(text, self._connection.server.limits):
             await self._connection.send(wire.TextAppend(self.context_id, part))
 
@@ -271,6 +272,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
+        self._check_entered()
         flush_id = flush_id or f"f{next(self._flush_ids)}"
         self._flushes[flush_id] = asyncio.Event()
         await self._connection.send(wire.ContextFlush(self.context_id, flush_id))
@@ -282,6 +284,7 @@ class Speech:
         Returns:
             False if the speech ended before.
         """
+        self._check_entered()
         flushed = self._flushes.setdefault(flush_id, asyncio.Event())
         waits = [asyncio.ensure_future(event.wait()) for event in (flushed, self._over)]
         self._waiters += 1
@@ -299,6 +302,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
+        self._check_entered()
         await self._connection.send(wire.ContextEnd(self.context_id))
 
     async def feed(self, text: str | AsyncIterable[str]) -> None:
@@ -337,6 +341,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
+        self._check_entered()
         if self.done is None and self._cancelling is None:
             await self._connection.send(wire.Playback(self.context_id, played_samples))
 
@@ -352,6 +357,7 @@ class Speech:
         Raises:
             ConnectionLostError: The connection is gone.
         """
+        self._check_entered()
         self._discard()
         if not self._over.is_set():
             await self._send_cancel(played_ms)
@@ -368,8 +374,7 @@ class Speech:
             SlowReaderError: It was not read while another speech of the connection waited.
             Exception: An exception of ``on_words`` or the text's iterator.
         """
-        if not self._entered:
-            raise RuntimeError("open the speech first: async with client.speak(...) as speech")
+        self._check_entered()
         while (chunk := await self._chunks.get()) is not None:
             yield chunk
         if self._text is not None and self.errors:
@@ -486,6 +491,11 @@ class Speech:
         await self._wait(self._forgotten)
 
     # -- internal
+
+    def _check_entered(self) -> None:
+        """Raise RuntimeError before the context exists: the server would answer to nobody."""
+        if not self._entered:
+            raise RuntimeError("open the speech first: async with client.speak(...) as speech")
 
     def _on_fed(self, feeding: asyncio.Task[None]) -> None:
         """End the audio with the error of a failed text. Leaving then tells the server."""
