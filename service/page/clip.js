@@ -1,8 +1,9 @@
 // A clip from the microphone, as a WAV file: mono, 16 bits, at the microphone's own rate.
 
-export const LONGEST_S = 30;
+/** As much as is recorded: a little less than the server takes. */
+export const LONGEST_S = 29.5;
 
-/** Records until `stop`, or for half a minute. `onTime(seconds)` is told how much there is. */
+/** Records until `stop`, and LONGEST_S at most. `onTime(seconds)` is told how much there is. */
 export class Recording {
   static async start(onTime) {
     const audio = { channelCount: 1, echoCancellation: false, autoGainControl: false };
@@ -33,7 +34,7 @@ export class Recording {
   }
 
   #take(piece, onTime) {
-    if (this.over || this.seconds >= LONGEST_S - 0.5) return;
+    if (this.over || this.seconds >= LONGEST_S) return;
     this.pieces.push(piece);
     this.samples += piece.length;
     onTime(this.seconds);

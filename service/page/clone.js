@@ -1,6 +1,6 @@
 // The form that makes a voice of a clip: recorded here, or a file; with somebody's consent.
 
-import { Recording } from "./clip.js";
+import { LONGEST_S, Recording } from "./clip.js";
 import { apiKey } from "./link.js";
 
 export class CloneForm {
@@ -13,9 +13,7 @@ export class CloneForm {
     this.clip = null;
     this.busy = false;
     this.at("record").addEventListener("click", () => this.#toggle());
-    this.at("file").addEventListener("change", () => {
-      this.clip = this.at("file").files[0] ?? null;
-    });
+    this.at("file").addEventListener("change", () => this.#choose());
     this.at("form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -26,7 +24,14 @@ export class CloneForm {
     this.at("status").textContent = text;
   }
 
-  async #toggle() {
+  /** A file, instead of what may be being recorded: the microphone is let go of. */
+  async #choose() {
+    const file = this.at("file").files[0] ?? null;
+    if (file && this.recording) await this.#toggle({ isWanted: false });
+    this.clip = file;
+  }
+
+  async #toggle({ isWanted = true } = {}) {
     if (this.toggling) return;
     this.toggling = true;
     const button = this.at("record");
@@ -35,11 +40,12 @@ export class CloneForm {
         const recording = this.recording;
         this.recording = null;
         this.clip = await recording.stop();
-        this.at("file").value = "";
-        this.#say(`Recorded ${recording.seconds.toFixed(1)} seconds.`);
+        if (isWanted) this.at("file").value = "";
+        this.#say(isWanted ? `Recorded ${recording.seconds.toFixed(1)} seconds.` : "");
       } else {
         this.recording = await Recording.start((seconds) => {
           button.textContent = `Stop (${Math.floor(seconds)} s)`;
+          if (seconds >= LONGEST_S) this.#toggle(); // there is no more to come
         });
         this.#say("Recording: read out what is said in the clip.");
       }

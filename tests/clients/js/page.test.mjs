@@ -159,12 +159,29 @@ test("a key that may not speak asks for another one", async () => {
   assert.equal(at("error-code").textContent, "forbidden");
 });
 
-test("two clicks on Record open one microphone, which the next click closes", async () => {
-  const tracks = [];
+/** A browser whose microphone is asked for; returns who asked, to be answered. */
+function withMicrophone() {
   const answers = [];
   const getUserMedia = () => new Promise((resolve) => answers.push(resolve));
   const devices = { mediaDevices: { getUserMedia } };
   Object.defineProperty(globalThis, "navigator", { value: devices, configurable: true });
+  return answers;
+}
+
+/** A form whose Record was pressed and whose microphone is open; returns the microphone's track. */
+async function record() {
+  const answers = withMicrophone();
+  new CloneForm(page, () => {});
+  at("clone-record").dispatchEvent(new Event("click"));
+  const track = { live: true, stop: () => (track.live = false) };
+  answers[0]({ getTracks: () => [track] });
+  await settled();
+  return track;
+}
+
+test("two clicks on Record open one microphone, which the next click closes", async () => {
+  const tracks = [];
+  const answers = withMicrophone();
   new CloneForm(page, () => {});
   const click = () => at("clone-record").dispatchEvent(new Event("click"));
   click();
@@ -179,4 +196,34 @@ test("two clicks on Record open one microphone, which the next click closes", as
   await settled();
   assert.deepEqual(tracks.map((track) => track.live), [false]);
   assert.equal(at("clone-record").textContent, "Record");
+});
+
+test("a recording that is as long as may be closes the microphone", async () => {
+  const track = await record();
+  const second = new Float32Array(FakeAudioContext.made[0].sampleRate);
+  for (let s = 0; s < 29; s++) FakeNode.made[0].say(second);
+  await settled();
+  assert.equal(track.live, true);
+  FakeNode.made[0].say(second);
+  await settled();
+  assert.equal(track.live, false);
+  assert.equal(at("clone-record").textContent, "Record");
+  assert.equal(at("clone-status").textContent, "Recorded 30.0 seconds.");
+});
+
+test("a file that is chosen while the microphone records takes its place", async () => {
+  const track = await record();
+  FakeNode.made[0].say(new Float32Array(4800));
+  const file = new Blob(["a clip"]);
+  Object.assign(at("clone-file"), { files: [file], value: "clip.wav" });
+  at("clone-file").dispatchEvent(new Event("change"));
+  await settled();
+  assert.equal(track.live, false);
+  assert.equal(at("clone-record").textContent, "Record");
+  const bodies = [];
+  mock.method(globalThis, "fetch", async (_, { body }) => bodies.push(body));
+  at("clone-form").dispatchEvent(new Event("submit"));
+  await settled();
+  assert.equal(await bodies[0].get("audio_sample").text(), "a clip");
+  assert.equal(at("clone-file").value, "clip.wav");
 });
