@@ -48,6 +48,8 @@ _HEADER_BYTES = 44
 _PIECE_BYTES = 64 * 1024
 #: Allows for the wait until a response begins: in mode ``whole`` sentences are decoded at once.
 _TIMEOUT_S = 600.0
+#: A connection cannot be given up before, so this is also how long an interrupted batch may take.
+_CONNECT_TIMEOUT_S = 10.0
 _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
 #: Seconds that an ending process waits until its log has been written.
 _LAST_LINES_S = 1.0
@@ -331,14 +333,22 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     pool = ThreadPoolExecutor(options.concurrency)
 
     async def speak(text: str, write: Write) -> None:
-        connection = kind(host, port, timeout=_TIMEOUT_S)
+        connection = kind(host, port, timeout=_CONNECT_TIMEOUT_S)
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
+
+        def connect() -> None:
+            connection.connect()
+            connection.sock.settimeout(_TIMEOUT_S)
 
         def ask(body: bytes) -> http.client.HTTPResponse:
             connection.request("POST", "/v1/audio/speech", body, headers)
             return connection.getresponse()
 
         try:
+            try:
+                await in_thread(connect)
+            except TimeoutError as error:
+                raise BatchError(f"no server answers at {url}") from error
             answer = await in_thread(ask, json.dumps(options.body(text)).encode())
             is_audio = answer.headers.get_content_type() == "audio/wav"
             if answer.status != http.client.OK or not is_audio:

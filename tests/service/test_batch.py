@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import sys
 import wave
 from asyncio.subprocess import PIPE
@@ -241,6 +242,25 @@ async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int)
     for url in ("ftp://host", "host:8000", "http://host:port", "http://a..b"):
         with pytest.raises(BatchError, match="not an address"):
             server_speaker(url, None, BatchOptions(tmp_path))
+
+
+async def test_batch_does_not_wait_long_for_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that connects cannot be stopped, and would keep an interrupted program."""
+    monkeypatch.setattr("service.batch._TIMEOUT_S", 20.0)
+    monkeypatch.setattr("service.batch._CONNECT_TIMEOUT_S", 0.1, raising=False)
+    with socket.socket() as listener, contextlib.ExitStack() as queued:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # until the kernel answers no more
+            waiting = queued.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        options = BatchOptions(tmp_path, concurrency=1)
+        with pytest.raises(BatchError, match="no server answers"):
+            await server_speaker(url, None, options)("Hello.", lambda data: None)
 
 
 @contextlib.asynccontextmanager
