@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import re
 import sys
+import threading
 import wave
 from pathlib import Path
 
@@ -112,9 +114,25 @@ def language_model(name: str | None) -> FrameProcessor:
     return OpenAILLMService(settings=OpenAILLMService.Settings(model=name))
 
 
+async def typed() -> str:
+    """Wait for a line. The thread that reads it does not keep a program from ending (Ctrl-C)."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        # Without a buffer, since the interpreter cannot end while a thread holds that of stdin.
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin:
+            said = stdin.readline().decode(errors="replace")
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: line.done() or line.set_result(said))
+
+    threading.Thread(target=read, daemon=True).start()
+    return await line
+
+
 async def listen(worker: PipelineWorker) -> None:
     """Hand on what is typed, until an empty line or the end of the input."""
-    while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+    while line := (await typed()).strip():
         if sys.stdin.isatty():
             await worker.queue_frame(InterruptionFrame())
         message: LLMContextMessage = {"role": "user", "content": line}
