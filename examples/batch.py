@@ -98,5 +98,5 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(arguments()))
-    except ClientError as error:
+    except (ClientError, OSError, UnicodeDecodeError) as error:
         sys.exit(str(error))

@@ -70,5 +70,5 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(arguments()))
-    except (ClientError, PlayerError) as error:
+    except (ClientError, PlayerError, OSError, ValueError) as error:
         sys.exit(str(error))

@@ -121,5 +121,5 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(arguments()))
-    except ClientError as error:
+    except (ClientError, OSError) as error:
         sys.exit(str(error))

@@ -104,6 +104,31 @@ async def test_native_client_tells_that_there_is_no_player(tmp_path: Path) -> No
     assert told.decode().splitlines() == ["no player found: install pw-play, aplay, ffplay or play"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["native_client.py", "Hello.", "--out", "missing/x.wav"], "missing/x.wav"),
+        (["native_client.py", "-", "--out", "x.wav"], "utf-8"),
+        (["batch.py", "missing.txt"], "missing.txt"),
+        (["telephony.py", "Hello.", "--to", "no.such.host.invalid:4000"], ""),
+    ],
+)
+async def test_example_names_what_it_cannot_use(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
+    async with gateway() as server:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, EXAMPLES / arguments[0], *arguments[1:], "--url", server.url),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        _, said = await process.communicate(b"caf\xe9")
+    assert process.returncode == 1
+    assert told in said.decode().lower()
+    assert len(said.splitlines()) == 1, said.decode()
+
+
 async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
     out = tmp_path / "speech.wav"
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
