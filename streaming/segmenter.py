@@ -39,7 +39,7 @@ _ABBREVIATIONS = """
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt"
+_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs"
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi

@@ -15,6 +15,12 @@ from embedded.normalisation.units import PER, UNITS
 #: "1,234,567", in India "12,34,567".
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d+)(?:\.\d+)?"
 _RANGE = rf"(?P<a>{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{NUMBER}))?"
+#: A sum of money as it is written in Europe: "1.234,56", "1 234,56", "12,50", "1'234.50".
+_EUROPEAN = (
+    r"(?:(?:[1-9]\d{0,2}(?:\.\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+),\d\d"
+    r"|[1-9]\d{0,2}(?:\.\d{3}){2,}|[1-9]\d{0,2}(?:'\d{3})+(?:\.\d\d)?)(?!\d|[.,']\d)"
+)
+_SUMS = rf"(?P<a>{_EUROPEAN}|{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{_EUROPEAN}|{NUMBER}))?"
 _SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
 #: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
 _COUNTING = re.compile(
@@ -45,6 +51,8 @@ _DOLLAR = Currency("dollar", "dollars", "cent", "cents")
 _EURO = Currency("euro", "euros", "cent", "cents")
 _POUND = Currency("pound", "pounds", "penny", "pence")
 _YEN, _RUPEE = Currency("yen", "yen"), Currency("rupee", "rupees", "paisa", "paise")
+_WON, _YUAN = Currency("won", "won"), Currency("yuan", "yuan")
+_REAL, _ZLOTY = Currency("real", "reais"), Currency("zloty", "zlotys")
 
 
 def _dollars(country: str) -> Currency:
@@ -53,15 +61,32 @@ def _dollars(country: str) -> Currency:
 
 CURRENCIES = {
     "$": _DOLLAR, "€": _EURO, "£": _POUND, "¥": _YEN, "₹": _RUPEE,
-    "₩": Currency("won", "won"), "₽": Currency("ruble", "rubles"),
+    "₩": _WON, "₽": Currency("ruble", "rubles"),
     "₿": Currency("bitcoin", "bitcoins"), "¢": Currency("cent", "cents"),
     "US$": _dollars("you ess"), "C$": _dollars("canadian"), "CA$": _dollars("canadian"),
     "A$": _dollars("australian"), "AU$": _dollars("australian"), "HK$": _dollars("hong kong"),
     "USD": _dollars("you ess"), "CAD": _dollars("canadian"), "AUD": _dollars("australian"),
     "EUR": _EURO, "GBP": _POUND, "JPY": _YEN, "INR": _RUPEE,
     "CHF": Currency("swiss franc", "swiss francs"),
+    "USD$": _dollars("you ess"), "CAD$": _dollars("canadian"), "AUD$": _dollars("australian"),
+    "NZ$": _dollars("new zealand"), "NZD": _dollars("new zealand"), "HKD": _dollars("hong kong"),
+    "S$": _dollars("singapore"), "SGD": _dollars("singapore"), "NT$": _dollars("taiwan"),
+    "MX$": Currency("mexican peso", "mexican pesos"),
+    "MXN": Currency("mexican peso", "mexican pesos"),
+    "R$": _REAL, "BRL": _REAL, "PLN": _ZLOTY, "zl": _ZLOTY, "KRW": _WON, "CNY": _YUAN,
+    "RMB": _YUAN, "Rs": _RUPEE, "Rs.": _RUPEE, "kr": Currency("krone", "kroner"),
+    "SEK": Currency("swedish krona", "swedish kronor"),
+    "NOK": Currency("norwegian krone", "norwegian kroner"),
+    "DKK": Currency("danish krone", "danish kroner"),
+    "AED": Currency("dirham", "dirhams"), "ZAR": Currency("rand", "rand"),
+    "THB": Currency("baht", "baht"),
 }  # fmt: skip
-_SIGN = "|".join(re.escape(sign) for sign in sorted(CURRENCIES, key=len, reverse=True))
+#: Letters that are a currency only after the amount: "100 zł", "25 kr".
+_NEVER_FIRST = frozenset({"zl", "kr"})
+_SIGN = "|".join(
+    re.escape(sign) for sign in sorted({*CURRENCIES} - _NEVER_FIRST, key=len, reverse=True)
+)
+_CODE = "|".join(sign for sign in CURRENCIES if sign.isalpha())
 UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
 #: A unit's dot belongs to it if the sentence continues: "10 min. later", "5 lbs. 3 oz.".
 _UNIT_DOT = r"(?:\.(?=\s+(?:[a-z(]|\d+\s?(?:in|oz|mins?|secs?)\b)|[,;:)]))?"
@@ -90,16 +115,29 @@ _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
 
-def _money(match: Match) -> list[str]:
+def _money(match: Match) -> list[str] | None:
+    if match["cur"].isalpha() and before(match)[-1:] == "/":
+        return None  # BTC/USD 43,210
     currency = CURRENCIES[match.groupdict().get("of") or match["cur"]]
     scale = match["scale"]
     if _is_attribute(match):
         currency = replace(currency, many=currency.one, cents=currency.cent)
+    low = _american(match["a"])
     if not match["b"]:
-        return _sum(match["a"], scale, currency)
-    if not scale and any(_cents(match[name], currency) for name in "ab"):
-        return [*_sum(match["a"], None, currency), "to", *_sum(match["b"], None, currency)]
-    return [f"{amount(match['a'])} to {_count(match['b'], scale)}", currency.many]
+        return _sum(low, scale, currency)
+    high = _american(match["b"])
+    if not scale and (_cents(low, currency) or _cents(high, currency)):
+        return [*_sum(low, None, currency), "to", *_sum(high, None, currency)]
+    return [f"{amount(low)} to {_count(high, scale)}", currency.many]
+
+
+def _american(written: str) -> str:
+    """Write a sum of money in the American way: "1.234,56" is "1,234.56"."""
+    if not re.fullmatch(_EUROPEAN, written):
+        return written
+    whole, comma, cents = written.partition("." if "'" in written else ",")
+    grouped = f"{int(re.sub(r'[^0-9]', '', whole)):,}"
+    return f"{grouped}.{cents}" if comma and int(cents) else grouped
 
 
 def _sum(written: str, scale: str | None, currency: Currency) -> list[str]:
@@ -286,11 +324,16 @@ def _scientific(match: Match) -> list[str] | None:
     return [amount(match["a"]), "times ten to the power of", *minus, amount(match["n"])]
 
 
+def _grouped(match: Match) -> list[str]:
+    """ "1.000.000", "25 000"."""
+    return [numbers.cardinal(int(re.sub(r"[^0-9]", "", match[0])))]
+
+
 def _number(match: Match) -> list[str]:
     return [numbers.number(match[0])]
 
 
-_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_RANGE}{_SCALE}?(?:(?<!\s)\s(?P<of>USD|CAD|AUD)\b)?", _money)
+_MONEY = Rule(rf"(?P<cur>{_SIGN})\s?{_SUMS}{_SCALE}?(?:(?<!\s)\s?(?P<of>USD|CAD|AUD)\b)?", _money)
 _CENTS = Rule(rf"(?P<cur>{_SIGN})(?P<a>\.\d+)(?P<b>)(?P<scale>)", _money)
 _NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za-z0-9]?")
 #: For amounts that begin with a letter: "USD 5", "v2.1".
@@ -318,7 +361,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?<=ft )(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)", _in),
     Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>5|10|100)(?![\d/]|\.\d)", _rating),
     Rule(
-        rf"{_RANGE}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:USD|CAD|AUD|EUR|GBP|JPY|INR|CHF)\b)",
+        rf"{_SUMS}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:{_CODE})\b)",
         _money,
     ),
     Rule(rf"{_RANGE}\s?%", _percent),
@@ -339,6 +382,7 @@ RULES: tuple[Rule, ...] = (
         rf"(?P<a>{NUMBER})[eE](?P<sign>[-+])?(?P<n>\d{{1,3}})(?![A-Za-z0-9]|\.\d)",
         _scientific,
     ),
+    Rule(r"[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?: \d{3})* 000)(?!\d|[.,]\d)", _grouped),
     Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
     Rule(rf"{NUMBER}", _number),
     _POINT,

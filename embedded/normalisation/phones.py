@@ -25,6 +25,8 @@ _CARD = re.compile(
 )
 _CALLED = re.compile(r"(?i)\b(?:call|dial|text)(?:\s\d{3}\s(?:or|and))?\s[\"'*_`]{0,3}$")
 _COUNTED = re.compile(r"\s(?!(?:or|and|if|for|now|in|at|right|immediately|as)\b)[a-z]")
+#: "12.345.678", in Europe a number.
+_THOUSANDS = re.compile(r"[1-9]\d?(?:\.\d{3}){2,}|[1-9]\d\d(?:\.000){2,}")
 _TOLL_FREE = r"8(?:00|33|44|55|66|77|88)"
 
 
@@ -47,7 +49,7 @@ def _phone(match: Match) -> Reading:
     separators = set(re.findall(r"(?<=\d)[ .-](?=\d)", match[0]))
     sure = match[0][0] in "+("
     hyphens = separators == {"-"} and (len(groups) > 2 or [len(g) for g in groups] == [3, 4])
-    dots = separators == {"."} and len(groups) > 2
+    dots = separators == {"."} and len(groups) > 2 and not _THOUSANDS.fullmatch(match[0])
     card = len(groups) > 2 and all(len(group) == 4 for group in groups)
     us = [len(group) for group in groups] == [3, 3, 4]
     if total < _LEAST_PHONE_DIGITS or not (sure or hyphens or dots or card or us):

@@ -11,6 +11,12 @@ from embedded.normalisation.markup import pieces
 #: Raised digits, which are an exponent unless they are the numerator of a fraction.
 RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 PLAIN_DIGITS = str.maketrans(RAISED, "0123456789")
+#: A number whose thousands are separated by spaces that do not break a line: "10 000".
+_THOUSANDS = re.compile(
+    r"(?<![\d+()\u00a0\u2009\u202f])[1-9]\d{0,2}(?:[\u00a0\u2009\u202f]\d{3})+"
+    r"(?!\d|[,\u00a0\u2009\u202f]\d)"
+)
+_THIN = str.maketrans("\u00a0\u2009\u202f", ",,,")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("·€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
@@ -45,6 +51,7 @@ def fold(source: str) -> Folded:
     Combining marks and invisible characters belong to the character before them, tags to none.
     """
     source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
+    source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()
     at = 0
     for start, end, said in pieces(source):
