@@ -18,7 +18,14 @@ from embedded.normalisation.unicode_fold import Folded, fold
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 #: A stronger pause replaces a weaker one beside it.
 _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
-_LETTERS = (signs.SLASHED, *addresses.RULES, *times.DATES, *amounts.LETTERS, *abbreviations.RULES)
+_LETTERS = (
+    signs.SLASHED,
+    *addresses.RULES,
+    *phones.LETTERS,
+    *times.DATES,
+    *amounts.LETTERS,
+    *abbreviations.RULES,
+)
 _BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
 _BY_DIGIT = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
 _BY_SIGN = (ranges.RANGE, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)

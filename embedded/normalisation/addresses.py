@@ -57,7 +57,7 @@ def _mail(match: Match) -> Reading:
 
 def _host(host: str) -> str:
     if host[0] == "[":
-        return _in_letters(host)
+        return _in_letters(host[1:-1])
     if _IN_NUMBERS.fullmatch(host):
         return " dot ".join(map(numbers.digits, host.split(".")))
     *names, top = host.split(".")
@@ -74,11 +74,18 @@ def _ending(top: str) -> str:
     return _spell_out(top)
 
 
+def _ipv6(match: Match) -> Reading:
+    """ "fe80::1", "2001:db8:0:0:8:800:200c:417a"."""
+    written = match[0]
+    whole = "::" in written or written.count(":") == 7
+    return [_in_letters(written)] if whole and any(map(str.isdigit, written)) else None
+
+
 def _in_letters(host: str) -> str:
-    """Read an IPv6 address, ``[2001:db8::1]``, sign by sign."""
+    """Read an IPv6 address, ``2001:db8::1``, sign by sign."""
     return " ".join(
         numbers.digits(char) if char.isdigit() else spell(char) if char.isalpha() else _SIGNS[char]
-        for char in host[1:-1]
+        for char in host
     )
 
 
@@ -100,6 +107,8 @@ def _file(match: Match) -> Reading:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(r"[0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){1,7}(?![A-Za-z0-9:])", _ipv6,
+         behind=r"[^A-Za-z0-9:]?"),
     Rule(rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@{_HOST}", _mail, behind=r"[^A-Za-z0-9]?"),
     Rule(rf"(?P<scheme>(?i:https?|wss?|ftp)://){_USER}{_SURE_HOST}{_PATH}", _web),
     Rule(rf"(?P<scheme>(?i:www)\.)(?=[^\s/?#:]{{1,200}}\.[A-Za-z0-9]){_SURE_HOST}{_PATH}", _web,

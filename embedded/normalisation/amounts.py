@@ -311,6 +311,11 @@ def _is_amount(match: Match) -> bool:
     return bool(_COUNTING.search(before(match)) or _COUNTED.match(after(match)))
 
 
+def _chain(match: Match) -> list[str]:
+    """Numbers that are no range: "9-1-1", "3-2-1", a record of "10-3-2"."""
+    return [numbers.number(part) for part in match[0].split("-")]
+
+
 def _version(match: Match) -> list[str]:
     words = " point ".join(amount(part) for part in match["n"].split("."))
     return ["version", words] if match["v"] else [words]
@@ -381,6 +386,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         rf"(?P<a>{NUMBER})[eE](?P<sign>[-+])?(?P<n>\d{{1,3}})(?![A-Za-z0-9]|\.\d)",
         _scientific,
+    ),
+    Rule(
+        r"\d{1,4}(?:-\d{1,4}){2,4}" rf"(?![\w-]|\.\d|\s?(?:[=%]|(?:{UNIT})(?![A-Za-z0-9])))",
+        _chain,
+        behind=r"[^A-Za-z0-9.-]?",
     ),
     Rule(r"[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?: \d{3})* 000)(?!\d|[.,]\d)", _grouped),
     Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),

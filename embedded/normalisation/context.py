@@ -37,8 +37,12 @@ _GRADED = words_of(
     model pool side column letter point step question form train stand
     """
 )
-#: The beginning of a name of letters and digits, before a hyphen: "i7", "INC-2024".
-IN_NAME = re.compile(r"(?:[A-Za-z]|(?<![A-Za-z])[A-Z]{2,5}-)\d+(?:-\d+)*$")
+#: The beginning of a name of letters and digits, before a hyphen: "i7", "INC-2024", "Llama-3.1",
+#: "5.15.0", "#12345".
+IN_NAME = re.compile(
+    r"(?:(?:[A-Za-z]|(?<![A-Za-z])[A-Z]{2,5}-)\d+(?:-\d+)*|[A-Za-z]-\d+\.\d+|\d+\.\d+\.\d+"
+    r"|#\d{4,})$"
+)
 _LABEL = re.compile(r"([A-Za-z]+)\.?\s+#?(?:\d+[A-Za-z]?(?:,?\s(?:and|or|to)|,)\s)?$")
 _WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")
 

@@ -12,18 +12,23 @@ from embedded.normalisation.words import read_mixed, read_word, spell
 _MOST_ADDRESS_PART = 255
 _LEAST_PHONE_DIGITS = 7
 _LEAST_LONG_DIGITS = 9
+#: A longer word with more changes between letters and digits is a code: "AES256GCM" is none.
+_MOST_RUNS = 3
 #: Words before a number whose digits are read one by one.
 _NAMED_CODE = re.compile(
     r"(?i)\b(?:(?:code|pin|passcode|otp|zip|cvv|cvc)(?:\s(?:code|number|no\.))?(?:\sis|:|\sof)?"
     r"|(?:last|first)\s(?:four|4|six|6)\sdigits(?:\sare|\sof|:))"
     r"\s[\"'*_`]{0,3}$"
 )
-_ENDING_IN = re.compile(r"\bending\s(?:in|with)\s[\"'*_`]{0,3}$")
+_ENDING_IN = re.compile(r"\bending\s(?:in|with)\s[\"'*_`]{0,3}x?$")
+#: What hides the digits before the last four of a card or account.
+_MASKED = re.compile(r"(?:[xX]{2}-?|\*{4}[ -]?|\*{2}-|(?:^|[\s(\"'#])\.{3}|\(x)$")
+_SENT_TO = re.compile(r"\b(?:[Tt]ext|TEXT|SMS)\s(?:[\"'*]{0,2}[A-Z]{2,12}[\"'*]{0,2}\s)?to\s$")
 _CARD = re.compile(
     r"(?i)\b(?:card|account|number|phone|device|one|visa|mastercard|amex|discover|checking|savings"
     r"|debit|credit)\s"
 )
-_CALLED = re.compile(r"(?i)\b(?:call|dial|text)(?:\s\d{3}\s(?:or|and))?\s[\"'*_`]{0,3}$")
+_CALLED = re.compile(r"(?i)\b(?:call|dial|text)(?:\s\d-?\d-?\d\s(?:or|and))?\s[\"'*_`]{0,3}$")
 _COUNTED = re.compile(r"\s(?!(?:or|and|if|for|now|in|at|right|immediately|as)\b)[a-z]")
 #: "12.345.678", in Europe a number.
 _THOUSANDS = re.compile(r"[1-9]\d?(?:\.\d{3}){2,}|[1-9]\d\d(?:\.000){2,}")
@@ -50,7 +55,8 @@ def _phone(match: Match) -> Reading:
     sure = match[0][0] in "+("
     hyphens = separators == {"-"} and (len(groups) > 2 or [len(g) for g in groups] == [3, 4])
     dots = separators == {"."} and len(groups) > 2 and not _THOUSANDS.fullmatch(match[0])
-    card = len(groups) > 2 and all(len(group) == 4 for group in groups)
+    fours = all(len(group) == 4 for group in groups[:-1])
+    card = fours and (len(groups) > 3 or (len(groups) == 3 and len(groups[-1]) == 4))
     us = [len(group) for group in groups] == [3, 3, 4]
     if total < _LEAST_PHONE_DIGITS or not (sure or hyphens or dots or card or us):
         return None
@@ -77,8 +83,10 @@ def _code(match: Match) -> Reading:
 def _secret(match: Match) -> Reading:
     """ "code: 482913", "ending in 4242"; round numbers of three digits are none ("code 200")."""
     behind = before(match)
+    if (len(match[0]) == 4 and _MASKED.search(behind)) or _SENT_TO.search(behind):
+        return [numbers.digits(match[0])]
     if _ENDING_IN.search(behind):
-        named, other = _CARD.search(behind), numbers.is_year(match[0])
+        named, other = _CARD.search(behind), numbers.is_year(match[0]) and behind[-1] != "x"
     else:
         named, other = _NAMED_CODE.search(behind), True
     if not named and other:
@@ -86,6 +94,40 @@ def _secret(match: Match) -> Reading:
     if named and re.fullmatch(r"\d00", match[0]):
         return None
     return [numbers.digits(match[0])]
+
+
+def _secret_groups(match: Match) -> Reading:
+    """ "code: 482-913", "sort code 20-00-00"."""
+    groups = re.findall(r"\d+", match[0])
+    if not _NAMED_CODE.search(before(match)) or len({*map(len, groups)}) > 1:
+        return None
+    return _by_groups(match)
+
+
+def _mask(match: Match) -> Reading:
+    """ "XXX-XX-1234", "ending in x1234", "(x1234)"."""
+    behind = before(match)
+    sure = len(match[0]) > 1 or _ENDING_IN.search(behind) or behind.endswith("(")
+    return [] if sure else None
+
+
+def _identifier(match: Match) -> Reading:
+    """The groups of a UUID, of the address of a network card, or of an IBAN."""
+    words = [part for group in re.findall(r"\w+", match[0]) for part in (_each(group), ",")]
+    return words[:-1]
+
+
+def _each(written: str) -> str:
+    """Read letters and digits one by one."""
+    return " ".join(numbers.digits(one) if one.isdigit() else spell(one) for one in written)
+
+
+def _mixed_code(match: Match) -> Reading:
+    """ "1Z999AA10123456784": often between letters and digits, and too long for amounts."""
+    written = match[0]
+    runs = re.findall(r"\d+|[A-Za-z]+", written)
+    longest = max(map(len, re.findall(r"\d+", written)))
+    return [_each(written)] if len(runs) > _MOST_RUNS and longest > 2 else None
 
 
 def _emergency(match: Match) -> Reading:
@@ -120,9 +162,29 @@ ADDRESS = Rule(r"(?P<host>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})
 #: "+49 (0)30 123456".
 _ABROAD = Rule(r"\+\d(?:[ ()-]{0,2}\d){6,14}(?!\d|[.,]\d)", _by_groups)
 _GROUPED = Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|[.,]\d)", _phone)
+_HEX = r"[0-9A-Fa-f]"
+#: Codes of letters and digits, which may begin with either.
+CODES: tuple[Rule, ...] = (
+    Rule(rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?![A-Za-z0-9])", _identifier,
+         behind=r"[^A-Za-z0-9]?"),
+    Rule(rf"{_HEX}{{2}}(?P<mark>[:-]){_HEX}{{2}}(?:(?P=mark){_HEX}{{2}}){{4}}(?![A-Za-z0-9:-])",
+         _identifier, behind=r"[^A-Za-z0-9:-]?"),
+    Rule(r"[A-Z]{2}\d\d(?: [A-Z0-9]{4}){3,7}(?: [A-Z0-9]{1,3})?(?![A-Za-z0-9])", _identifier,
+         behind=r"[^A-Za-z0-9]?"),
+    Rule(r"(?=[A-Z]{0,20}\d)(?=\d{0,20}[A-Z])[A-Z0-9]{10,40}(?![A-Za-z0-9])"
+         r"|(?=[a-f]{0,20}\d)(?=\d{0,20}[a-f])[0-9a-f]{12,64}(?![A-Za-z0-9])",
+         _mixed_code, behind=r"[^A-Za-z0-9]?"),
+)  # fmt: skip
+#: For codes that begin with letters.
+LETTERS: tuple[Rule, ...] = (
+    *CODES,
+    Rule(r"(?:[Xx]{2,4}-?){1,4}(?=\d{4}(?![\dA-Za-z]))|x(?=\d{4}(?![\dA-Za-z]))", _mask,
+         behind=r"[^A-Za-z0-9]?"),
+)  # fmt: skip
 #: Those that may begin with a sign. The others begin with a digit.
 SIGNED: tuple[Rule, ...] = (_ABROAD, _GROUPED)
 PHONES: tuple[Rule, ...] = (
+    *CODES,
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
     _ABROAD,
     # "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
@@ -131,6 +193,7 @@ PHONES: tuple[Rule, ...] = (
     Rule(r"\d{5}-\d{4}(?![\d-]|[.,]\d)", _by_groups),
     Rule(r"(?<=, [A-Z]{2} )\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
     _GROUPED,
+    Rule(r"\d{2,4}(?:[ -]\d{2,4}){1,3}(?![\d-]|[.,/:]\d)", _secret_groups),
     Rule(r"\d{13,}", _code),
     Rule(r"\d{3,8}(?![\dA-Za-z]|[-.,/:]\d)", _secret),
     Rule(r"(?:[2-9]11|112|988|999)(?![\dA-Za-z]|[-.,/:]\d)", _emergency),

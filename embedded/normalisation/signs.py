@@ -52,7 +52,7 @@ def _divided(match: Match) -> Reading:
 def _ellipsis(match: Match) -> Reading:
     """A stop, or a pause within a sentence."""
     following = match.string[match.end() : match.end() + 3]
-    return [","] if re.match(r"\s*[a-z]|[,;:]", following) else ["."]
+    return [","] if re.match(r"\s*[a-z]|[,;:\d]", following) else ["."]
 
 
 def _blank(match: Match) -> Reading:
@@ -103,8 +103,8 @@ RULES: tuple[Rule, ...] = (
     says(r"(?:(?<=UTC)|(?<=GMT))[-–](?=\d)", "minus"),
     Rule(r"-(?=\d)", _in_name, behind=r"\d"),
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
-    says(rf"[-–—](?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
-    says(rf"[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
+    says(rf"[-–—](?!0\d)(?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
+    says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     says(r"[-–—]+", ","),

@@ -17,6 +17,8 @@ _THOUSANDS = re.compile(
     r"(?!\d|[,\u00a0\u2009\u202f]\d)"
 )
 _THIN = str.maketrans("\u00a0\u2009\u202f", ",,,")
+#: Dots that hide digits are no bullets: "•••• 4242".
+_MASK = re.compile("[•●]{2,}")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("·€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
@@ -51,6 +53,7 @@ def fold(source: str) -> Folded:
     Combining marks and invisible characters belong to the character before them, tags to none.
     """
     source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
+    source = _MASK.sub(lambda match: "*" * len(match[0]), source)
     source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()
     at = 0
