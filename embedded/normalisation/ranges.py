@@ -20,9 +20,11 @@ _OF_UNIT = rf"(?P<unit>{UNIT}|[kKMB])"
 #: it.
 _TIMES = (
     (
-        rf"(?:{_HALF}|\d:\d\d|{_NOON})",
-        rf"(?:\d?\d:\d\d(?:\s?{_HALF_DAY})?|\d?{_HALF}|{_NOON})(?![A-Za-z0-9])",
+        rf"(?:{_HALF}|\d:\d\d|{_NOON}|\b\d\d?(?::\d\d)?[AaPp])",
+        rf"(?:\d?\d:\d\d(?:\s?{_HALF_DAY})?|(?:\d?\d\.)?\d?{_HALF}|{_NOON}|\d\d?(?::\d\d)?[AaPp])"
+        r"(?![A-Za-z0-9])",
     ),
+    (r"\d(?:st|nd|rd|th)", r"\d{1,3}(?:st|nd|rd|th)\b"),
     (rf"\b(?i:{DAY_NAME})\.?", rf"(?i:{DAY_NAME})"),
     (rf"\b{MONTH_NAME}\.?(?:\s\d\d?(?:st|nd|rd|th)?)?(?:,?\s\d{{4}})?", _DATE),
 )

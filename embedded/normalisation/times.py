@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import after, before
+from embedded.normalisation.context import after, before, is_labelled
 from embedded.normalisation.lexicon import DAYS, MONTHS
 from embedded.normalisation.phones import ADDRESS
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
 
+#: "9:15p", "8a-5p": the letter alone stands for half a day.
+_LETTER_HALF = r"(?P<half>[AaPp])(?!\.?[A-Za-z0-9']|\s[Mm]\b)"
 _HALF = r"(?:(?P<half>[AaPp])(?:\.\s?[Mm]\b\.?|[Mm]\b))"
 _ANY_CASE = "jan(?:uary)?|feb(?:ruary)?|apr(?:il)?|june?|july?|aug(?:ust)?|sept?(?:ember)?" \
     "|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"  # fmt: skip
@@ -37,6 +39,8 @@ MONTH_NAME = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
     r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
 )
+_LETTER_DAYS = {"F": "friday", "Th": "thursday", "Sa": "saturday", "Sat": "saturday",
+                "Su": "sunday", "Sun": "sunday"}  # fmt: skip
 _FROM_DAY = re.compile(rf"\b{DAY_NAME}\.?[ \t]?[-–—][ \t]?$")
 _AND = r",?\s(?:and|or|thru|through|to|until|till|&)"
 _BEFORE_DAY = re.compile(rf"{_AND}\s{DAY_NAME}")
@@ -53,9 +57,21 @@ _OF_THE_TIME = re.compile(
     r"\s+\(?(?:[AECMPH][SD]?T|AK[SD]T|GMT|UTC|BST|CES?T|IST|JST|KST|AE[SD]T|Eastern|Central"
     rf"|Mountain|Pacific|Greenwich|{DAY_NAME}|{MONTH_NAME}\.?\s+\d)\b"
 )
+#: What shows before or after "8a" that it is a time.
+_BEFORE_LETTER = re.compile(r"(?:\d[AaPp]?[-–]|\b(?:by|from|until|till|before|after)\s)$")
+_AFTER_LETTER = re.compile(r"[ \t]?[-–][ \t]?(?:\d\d?(?::\d\d)?[AaPp]|noon|midnight)\b")
+_OFFSET = re.compile(r"(?:UTC|GMT)\s?[-+–]$")
+_HOURS = r"\s?(?:hrs?|hours)\b"
+_BEFORE_HOURS = re.compile(r"(?i)\b(?:at|by|from|to|until|till|before|after)\s$")
+_BEFORE_WEEK, _AFTER_WEEK = (
+    re.compile(r"\d\s?(?:[AaPp]\.?[Mm]?\.?)?,?\s$"),
+    re.compile(r"[,:]?\s\d"),
+)
 
 
 def _time(match: Match) -> Reading:
+    if _OFFSET.search(before(match)):
+        return [_offset(match["h"], match["m"])]
     hour, minute, second = int(match["h"]), int(match["m"]), int(match["s"] or 0)
     if hour > 24:
         return None
@@ -63,11 +79,63 @@ def _time(match: Match) -> Reading:
     if minute:
         words += f" {'oh ' if minute < 10 else ''}{numbers.cardinal(minute)}"
     elif not match["half"] and not second:
-        words = {0: "midnight"}.get(hour) or words + (" o'clock" if hour <= 12 else " hundred")
+        hundred = hour > 12 or re.match(_HOURS, after(match))
+        words = {0: "midnight"}.get(hour) or words + (" hundred" if hundred else " o'clock")
     if second:
         words += " oh oh" if not minute else ""
         words += f" {'oh ' if second < 10 else ''}{numbers.cardinal(second)}"
+    if part := match.groupdict().get("part"):
+        words += f" point {numbers.digits(part)}"
     return [words, *_half(match)]
+
+
+def _offset(hours: str, minutes: str) -> str:
+    """Read the difference to UTC: "05:30" is "five thirty"."""
+    words = numbers.cardinal(int(hours))
+    return f"{words} {numbers.cardinal(int(minutes))}" if int(minutes or 0) else words
+
+
+def _iso_time(match: Match) -> Reading:
+    """ "T14:30:00.000Z", "T14:30+05:30"; the part of a second is not read."""
+    words = _time(match)
+    if words is None or not match["zone"]:
+        return words
+    if match["zone"] in "Zz":
+        return [*words, ",", "you tee see"]
+    sign = "plus" if match["zone"][0] == "+" else "minus"
+    return [*words, ",", "you tee see", sign, _offset(match["zh"], match["zm"])]
+
+
+def _letter_hour(match: Match) -> Reading:
+    """ "8a-5p", "until 9p"."""
+    sure = _BEFORE_LETTER.search(before(match)) or _AFTER_LETTER.match(after(match))
+    return _hour(match) if sure and not is_labelled(match) else None
+
+
+def _hundred_hours(match: Match) -> Reading:
+    """ "at 1900 hrs", "by 0830 hours"."""
+    if not _BEFORE_HOURS.search(before(match)):
+        return None
+    hour, minute = int(match["h"]), int(match["m"])
+    words = numbers.cardinal(hour) if match["h"][0] != "0" else f"oh {numbers.cardinal(hour)}"
+    return [f"{words} {numbers.cardinal(minute) if minute else 'hundred'}"]
+
+
+def _school_week(match: Match) -> Reading:
+    """ "M-F 9-5", "9-5 M-F"."""
+    sure = _BEFORE_WEEK.search(before(match)) or _AFTER_WEEK.match(after(match))
+    return ["monday to", _LETTER_DAYS[match["to"]]] if sure else None
+
+
+def _year_and(match: Match) -> Reading:
+    """The month of a year, "2025-01", or the end of a season, "2008-09"."""
+    year, last = int(match["y"]), int(match["n"])
+    if last == (year + 1) % 100:
+        end = f"{'oh ' if last < 10 else ''}{numbers.cardinal(last)}"
+        return [numbers.year(year), "to", end if last else numbers.year(year + 1)]
+    if 1 <= last <= 12 and last < year % 100:
+        return [MONTHS[last - 1], numbers.year(year)]
+    return None
 
 
 def _hour(match: Match) -> Reading:
@@ -190,6 +258,8 @@ def _weekdays(match: Match) -> Reading:
 
 
 DATES: tuple[Rule, ...] = (
+    Rule(rf"M[-–](?P<to>{'|'.join(_LETTER_DAYS)})(?![A-Za-z0-9])", _school_week,
+         behind=r"[^A-Za-z0-9]?"),
     Rule(rf"{MONTH}\s+{_DAY}(?:[ \t]?[-–][ \t]?(?P<to>[12]\d|3[01]|[1-9])(?:st|nd|rd|th)?)?"
          rf"(?![\d:%]|[.,]\d|\s?[AaPp]\.?[Mm]\b)(?:,?\s+{_YEAR}\b)?", _month_day),
     Rule(rf"{MONTH},?\s+{_YEAR}\b", _month_year),
@@ -210,9 +280,28 @@ TIMES: tuple[Rule, ...] = (
         _duration,
     ),
     Rule(r"(?P<hour>)(?P<minute>\d\d?)m\s?(?P<second>\d\d?)s\b", _duration),
-    Rule(rf"(?P<h>\d\d?):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d))?(?![\d:])(?:\s?{_HALF})?", _time),
+    Rule(
+        r"(?<=\dT)(?P<h>\d\d):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d{1,9})?)?(?![\d:])(?P<half>)"
+        r"(?P<zone>Z\b|[-+](?P<zh>\d\d):?(?P<zm>[0-5]\d)?(?![\d:]))?",
+        _iso_time,
+    ),
+    Rule(rf"(?P<h>\d\d?):(?P<m>[0-5]\d)(?P<s>){_LETTER_HALF}", _time),
+    Rule(
+        r"(?P<h>\d\d?):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:\.(?P<part>\d{1,9}))?)?(?![\d:])"
+        rf"(?:\s?{_HALF})?",
+        _time,
+    ),
+    Rule(rf"(?P<h>1[0-2]|0?[1-9])\.(?P<m>[0-5]\d)(?P<s>)\s?{_HALF}", _time),
+    Rule(r"(?P<h>[01]?\d|2[0-4])h(?P<m>[0-5]\d)(?P<s>)(?P<half>)(?![A-Za-z0-9])", _time),
+    Rule(rf"(?P<h>[01]\d|2[0-3])(?P<m>[0-5]\d)(?={_HOURS})", _hundred_hours),
     Rule(rf"(?P<h>\d\d?)\s?{_HALF}", _hour),
+    Rule(rf"(?P<h>1[0-2]|0?[1-9]){_LETTER_HALF}", _letter_hour),
     Rule(r"(?P<y>[12]\d{3})-(?P<m>\d\d)-(?P<d>\d\d)(?!\d)(?:T(?=\d))?", _iso_date),
+    Rule(
+        r"(?P<y>(?:19|20)\d\d)-(?P<n>0\d|1[0-2])(?![\dA-Za-z/-]|\.\d)",
+        _year_and,
+        behind=r"[^A-Za-z0-9-]?",
+    ),
     Rule(r"(?P<y>(?:19|20)\d\d)/(?P<m>\d\d?)/(?P<d>\d\d?)(?![\d/])", _iso_date),
     Rule(r"(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{4}|\d\d)(?![\d/])", _slash_date),
     Rule(r"(?P<a>\d\d?)-(?P<b>\d\d?)-(?P<y>(?:19|20)\d\d)(?!-?\d)", _slash_date),
