@@ -120,6 +120,13 @@ def _unit(word: str) -> str:
     return word.lower().rpartition("/")[2].lstrip("0123456789.,")
 
 
+def _is_item(word: str) -> bool:
+    """Whether a word with a dot at the beginning of a line numbers an item of a list."""
+    if word.isdigit():
+        return len(word) <= _MAX_LIST_DIGITS
+    return len(word) <= _MAX_ROMAN and bool(word) and set(word.lower()) <= set("ivx")
+
+
 def _has_case(letter: str) -> bool:
     return letter.lower() != letter.upper()
 
@@ -239,6 +246,8 @@ _MAX_TAG_CHARS = 48
 _TAG = re.compile(rf"<\|[^\s>]{{1,{_MAX_TAG_CHARS - 4}}}\|>")
 #: Maximum digits of a list item's number ("1. Take a pan."); longer ones are years and the like.
 _MAX_LIST_DIGITS = 3
+#: Likewise for Roman numerals ("iii. Stir.").
+_MAX_ROMAN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +385,7 @@ class Segmenter:
     def _is_inner_dot(self) -> bool:
         """Whether the single dot just read is part of its word."""
         word = self._dotted_word()
-        if self._line_starts and word.isdigit() and len(word) <= _MAX_LIST_DIGITS:
+        if self._line_starts and _is_item(word):
             return True
         return may_go_on(word) or is_abbreviation(word)
 

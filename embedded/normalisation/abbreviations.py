@@ -47,6 +47,9 @@ _JUNIOR = frozenset({"jr", "sr"})
 _PLACES = words_of("Ave Ln Apt Ste Univ Assn Co Esq Est Tel Ext")
 #: Words, unless they have a capital: "see Fig 3".
 _CAPITALS = frozenset({"Fig", "Figs", "Sec"})
+#: Names of items before a bracket or, in a list, a dot: "a)", "(iv)", "ii. ".
+_ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
+          "viii": "eight", "ix": "nine"}  # fmt: skip
 _QUOTES = frozenset("'\"*_")
 
 
@@ -135,7 +138,13 @@ def _word(match: Match) -> Reading:
         return [spell(token)]  # AT&T
     if token == "A" and not (next_char.isspace() or next_char in _QUOTES):
         return ["ay"]
+    if token in _ITEMS and (next_char == ")" or (next_char == "." and _line_begins(match))):
+        return [_ITEMS[token]]
     return [read_word(token, shouting=token.isupper() and is_shouting(match.string))]
+
+
+def _line_begins(match: Match) -> bool:
+    return not before(match).rpartition("\n")[2].strip() and after(match)[1:2] == " "
 
 
 def _plain(match: Match) -> Reading:

@@ -1,4 +1,6 @@
-"""HTML and SSML markup between the words: tags, comments, and named characters."""
+"""HTML and SSML markup between the words (tags, comments, and named characters), fences of
+code in Markdown, marks of citations, and LaTeX.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,25 @@ _MARKUP = re.compile(
     r"(?P<end>/?>|\Z)"
     r"|<!--[\s\S]{0,400}?-->|<[!?][A-Za-z][^<>]{0,400}>"
     rf"|{_REST_OF_TAG}"
+    r"|(?P<fence>```)[\w+#-]{0,20}(?=[ \t]*(?:\n|\Z))"
+    r"|【[^】\n]{0,80}】"
+    r"|(?:(?<=[.!?,;%)\"”])|(?<=[a-z])(?=(?:\[\d\d?\])+(?:[.,;]\s|[.,;]?\Z)))"
+    r"(?:\[[1-9]\d?(?:, ?\d\d?)*\]){1,6}(?=[\s.,;:!?]|\Z)"
+    r"|\\[dt]?frac\{(?P<top>[^{}]{1,60})\}\{(?P<bottom>[^{}]{1,60})\}"
+    r"|\\(?P<command>cdot|div|pm|leq|geq|neq|sqrt|infty|int)(?![A-Za-z])"
+    r"|\\(?:text|mathrm|mathbf|mathit)(?=\{)|\\(?:left|right)(?=[()\[\]|])"
 )
+_COMMANDS = {
+    "cdot": " times ", "div": " divided by ", "pm": " plus or minus ", "neq": " not equal to ",
+    "leq": " less than or equal to ", "geq": " greater than or equal to ",
+    "sqrt": " square root of ", "infty": " infinity ", "int": " integral of ",
+}  # fmt: skip
+_SIGNS = ("<", "&", ">", "```", "[", "【", "\\")
 
 
 def pieces(source: str) -> Iterator[Piece]:
     """Yield the markup of ``source`` in order; lookalikes ("a < b > c") are left out."""
-    if "<" not in source and "&" not in source and ">" not in source:
+    if not any(sign in source for sign in _SIGNS):
         return
     for match in _MARKUP.finditer(source):
         said = _read(match)
@@ -61,8 +76,11 @@ def _read(match: re.Match[str]) -> str | None:
     if name := match["character"]:
         known = name[0] == "#" or f"{name};" in html5
         return html.unescape(match[0]) if known else None
+    if top := match["top"]:
+        over = "/" if top.isdigit() and match["bottom"].isdigit() else " over "
+        return f" {top}{over}{match['bottom']} "
     if not match["name"]:
-        return ""
+        return _STOP if match["fence"] else _COMMANDS.get(match["command"] or "", "")
     name = match["name"].lower()
     has_value = "=" in match["attributes"]
     if not match["end"]:

@@ -165,12 +165,9 @@ _GROUPED = Rule(r"\+?(?:\(?\d{1,4}(?:\)[ .-]{0,2}|[ .-]{1,2})){1,7}\d{2,4}(?!\d|
 _HEX = r"[0-9A-Fa-f]"
 #: Codes of letters and digits, which may begin with either.
 CODES: tuple[Rule, ...] = (
-    Rule(rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?![A-Za-z0-9])", _identifier,
-         behind=r"[^A-Za-z0-9]?"),
-    Rule(rf"{_HEX}{{2}}(?P<mark>[:-]){_HEX}{{2}}(?:(?P=mark){_HEX}{{2}}){{4}}(?![A-Za-z0-9:-])",
-         _identifier, behind=r"[^A-Za-z0-9:-]?"),
-    Rule(r"[A-Z]{2}\d\d(?: [A-Z0-9]{4}){3,7}(?: [A-Z0-9]{1,3})?(?![A-Za-z0-9])", _identifier,
-         behind=r"[^A-Za-z0-9]?"),
+    Rule(rf"(?:{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
+         rf"|{_HEX}{{2}}(?P<mark>[:-]){_HEX}{{2}}(?:(?P=mark){_HEX}{{2}}){{4}})"
+         r"(?![A-Za-z0-9]|[:-][A-Za-z0-9])", _identifier, behind=r"[^A-Za-z0-9:-]?"),
     Rule(r"(?=[A-Z]{0,20}\d)(?=\d{0,20}[A-Z])[A-Z0-9]{10,40}(?![A-Za-z0-9])"
          r"|(?=[a-f]{0,20}\d)(?=\d{0,20}[a-f])[0-9a-f]{12,64}(?![A-Za-z0-9])",
          _mixed_code, behind=r"[^A-Za-z0-9]?"),
@@ -178,6 +175,8 @@ CODES: tuple[Rule, ...] = (
 #: For codes that begin with letters.
 LETTERS: tuple[Rule, ...] = (
     *CODES,
+    Rule(r"[A-Z]{2}\d\d(?: [A-Z0-9]{4}){3,7}(?: [A-Z0-9]{1,3})?(?![A-Za-z0-9])", _identifier,
+         behind=r"[^A-Za-z0-9]?"),
     Rule(r"(?:[Xx]{2,4}-?){1,4}(?=\d{4}(?![\dA-Za-z]))|x(?=\d{4}(?![\dA-Za-z]))", _mask,
          behind=r"[^A-Za-z0-9]?"),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import IN_NAME, REACH, before
+from embedded.normalisation.context import IN_NAME, REACH, after, before
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
 from embedded.normalisation.unicode_fold import PLAIN_DIGITS, RAISED
 
@@ -24,17 +24,37 @@ _MONEY = r"[$€£¥₹]"
 _SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
 
+_LONGEST_LINE = 160
+#: A line of a heading, "## Results" or "**Results**", up to its end.
+_HEADING = re.compile(r"(?:\A|\n)\s{0,3}(?:#{1,6}\s[^\n]+|\*\*[^*\n]+\*\*:?)\Z")
+#: How a line begins that does not continue the one before it: "- ", "2. ", "b) ", "**Name:** ".
+_NEW_LINE = re.compile(
+    r"(?:[-*+#>]|\d{1,2}[.)]|\(?[A-Za-z]\)|\(?[ivx]{1,4}[.)]|\(\d{1,2}\)|[A-H]\.)\s+\S"
+    r"|[*_]{0,3}[A-Z][\w'/-]{0,20}(?: [\w'/-]{1,20}){0,2}:(?:[*_\s])"
+)
+
+
 def _pause(mark: str) -> Rule:
     return Rule(re.escape(mark), lambda match: [mark])
 
 
 def _named(match: Match) -> Reading:
+    if match[0] == "+" and _is_bullet(match):
+        return []
     return [_NAMES[match[0][0]]]
+
+
+def _is_bullet(match: Match) -> bool:
+    """Whether words follow a sign at the beginning of a line."""
+    rest = after(match).partition("\n")[0]
+    if "=" in rest or not re.match(r"\s+[^\d\s]", rest):
+        return False
+    return not before(match).rpartition("\n")[2].strip()
 
 
 def _minus(match: Match) -> Reading:
     """A spaced dash between numbers: a subtraction if an equals sign follows, else a range."""
-    if "=" in match.string[match.end() : match.end() + REACH]:
+    if "=" in after(match):
         return ["minus"]
     return ["to"] if match[0] == " – " else [","]
 
@@ -46,7 +66,7 @@ def _in_name(match: Match) -> Reading:
 
 def _divided(match: Match) -> Reading:
     """A spaced slash between numbers."""
-    return ["divided by" if "=" in match.string[match.end() : match.end() + REACH] else "over"]
+    return ["divided by" if "=" in after(match) else "over"]
 
 
 def _ellipsis(match: Match) -> Reading:
@@ -56,11 +76,16 @@ def _ellipsis(match: Match) -> Reading:
 
 
 def _blank(match: Match) -> Reading:
-    """An empty line ends a sentence; list items on separate lines are separated by pauses."""
-    if match[0].count("\n") > 1:
+    """An empty line ends a sentence, and so does the end of a heading's line. There is a pause
+    before items of a list and lines that begin with a label, and at a hard break.
+    """
+    if match[0].count("\n") != 1:
+        return ["."] if "\n" in match[0] else []
+    text, start, end = match.string, match.start(), match.end()
+    if _HEADING.search(text, max(0, start - _LONGEST_LINE), start):
         return ["."]
-    item = re.match(r"(?:[-*+#>]|\d{1,2}[.)])\s+\S", match.string[match.end() : match.end() + 8])
-    return [","] if "\n" in match[0] and item else []
+    is_hard = match[0].startswith("  ") or text[start - 1 : start] == "\\"
+    return [","] if is_hard or _NEW_LINE.match(text[end : end + REACH]) else []
 
 
 def _raised(match: Match) -> Reading:

@@ -19,6 +19,8 @@ _THOUSANDS = re.compile(
 _THIN = str.maketrans("\u00a0\u2009\u202f", ",,,")
 #: Dots that hide digits are no bullets: "•••• 4242".
 _MASK = re.compile("[•●]{2,}")
+#: A formula in LaTeX, between dollar signs.
+_FORMULA = re.compile(r"(\$\$?)(?=[^\s$])(?=[^$\n]{0,200}[\\^])[^$\n]{1,200}(?<!\s)\1(?!\d)")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("·€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
@@ -53,6 +55,8 @@ def fold(source: str) -> Folded:
     Combining marks and invisible characters belong to the character before them, tags to none.
     """
     source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
+    if "$" in source:
+        source = _FORMULA.sub(lambda match: match[0].replace("$", " "), source)
     source = _MASK.sub(lambda match: "*" * len(match[0]), source)
     source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()

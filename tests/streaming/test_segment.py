@@ -157,6 +157,7 @@ def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
             ["See http://a.b/c?d=1.5!", "Or me@x.org.", "Ok"],
         ),
         ("1. Take it. 2. Eat it.", ["1. Take it.", "2. Eat it."]),
+        ("i. Take it.\nii. Eat it.\nIII. Go.", ["i. Take it.", "ii. Eat it.", "III. Go."]),
         ("Title\n\nBody", ["Title", "Body"]),
         ("Title\r\n \r\nBody", ["Title", "Body"]),
         ("wrapped\nline", ["wrapped\nline"]),
