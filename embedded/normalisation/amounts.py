@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from embedded.normalisation import numbers
 from embedded.normalisation.context import IN_NAME, after, before, is_labelled
 from embedded.normalisation.numbers import amount
-from embedded.normalisation.rules import Match, Rule
+from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
 from embedded.normalisation.units import PER, UNITS
 
@@ -101,9 +101,22 @@ _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
 _RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
 _STARS = re.compile(r"\s(?:stars?|ratings?)\b")
 #: The first side before the sign in "10 x 12" and "9\" x 13\"".
-_SIDE = re.compile(r"(?<![A-Za-z])\d(?:\"|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$")
+_SIDE = re.compile(r"(?<![A-Za-z])\d(?:\"|'|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$")
 _PHONE = re.compile(r"\d{3}[-. ]\d{4},?\s$")
 _INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
+_FEET_LONG = re.compile(rf"{_INCHES_LONG}|\s(?:ceiling|ladder|board|rug|fence|pole|tree)s?\b")
+#: A noun after 8" or 12', but no preposition and the like.
+_SIZED = re.compile(
+    r"(?:\s|-)(?!(?:and|or|is|are|was|were|in|on|at|to|from|for|with|by|but|then|than|if|when|as|so"
+    r"|that|which|who|he|she|it|they|we|you|I)\b)[A-Za-z]"
+)
+_QUOTE = re.compile(r"\d?\"")
+_LONGEST_QUOTE = 200
+_WARM = re.compile(
+    r"(?i)\b(?:highs?|lows?|temps?|temperatures?|like|oven|heat|heated|cook|bake|reheat)\s"
+    r"(?:(?:of|is|at|to|near|around|about|reach(?:es|ing)?|in\sthe)\s){0,2}$"
+)
+_UNCOUNTED = re.compile(r"(?:^|(?<![\d%])[\s(])([a-z]+)$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
 _LASTING = re.compile(r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited)\s)$")
@@ -180,17 +193,28 @@ def _span(match: Match) -> str:
 
 def _unit(match: Match) -> list[str] | None:
     unit = match["unit"]
-    if before(match)[-1:].isalpha():
-        return None  # K8s, A380s
+    if before(match)[-1:].isalpha() and not re.search(r"\d[x×]$", before(match)):
+        return None  # K8s, A380s, but 4x100m
     if len(unit) == 1 and (is_labelled(match) or _STREET_FOLLOWS.match(after(match))):
         return None  # seat 12L, 123 W Main St
     one, many = UNITS[unit]
     is_one = (match["a"] == "1" and not match["b"]) or _is_attribute(match)
+    is_one = is_one or match.string[match.start("unit") - 1] == "-"  # a 12-oz can
     return [_span(match), one if is_one else many]
 
 
-def _per(match: Match) -> list[str]:
+def _per(match: Match) -> list[str] | None:
+    behind = _UNCOUNTED.search(before(match))
+    if behind and behind[1] in PER:
+        return None  # day/night
     return ["per", PER[match["per"]]]
+
+
+def _temperature(match: Match) -> list[str] | None:
+    """ "350F", "a high of 72F"."""
+    if is_labelled(match) or not (match["sure"] or _WARM.search(before(match))):
+        return None
+    return [_span(match), "degrees", "fahrenheit" if match["scale"] == "F" else "celsius"]
 
 
 def _rating(match: Match) -> list[str]:
@@ -212,16 +236,55 @@ def _by(match: Match) -> list[str] | None:
 
 
 def _inches(match: Match) -> list[str] | None:
-    """ "9\" x 13\"", "2\" of snow", "a 55\" TV"."""
+    """ "9\" x 13\"", "2\" of snow", "a 55\" TV", "an 8\" round pan"."""
     if _INCH_NOUN.match(after(match)):
         return [_span(match), "inch"]
-    is_size = _BEFORE_SIZE.search(before(match)) or _AFTER_SIZE.match(after(match))
-    return _in(match) if is_size else None
+    if _BEFORE_SIZE.search(before(match)) or _AFTER_SIZE.match(after(match)):
+        return _in(match)
+    is_noun = _SIZED.match(after(match)) and not _is_quoted(match)
+    return [_span(match), "inch"] if is_noun else None
+
+
+def _is_quoted(match: Match) -> bool:
+    """Whether a quote seems to be open before the match."""
+    behind = match.string[max(0, match.start() - _LONGEST_QUOTE) : match.start()]
+    is_open = False
+    for quote in _QUOTE.findall(behind):
+        if len(quote) == 1 or is_open:  # after a digit it may be a sign of inches
+            is_open = not is_open
+    return is_open
+
+
+def _inch_fraction(match: Match) -> list[str] | None:
+    """ "a 3/8\" bolt", "1-1/2\" wide"."""
+    fraction = None if _is_quoted(match) else _fraction(match)
+    if fraction is None:
+        return None
+    more = match["whole"] and _AFTER_SIZE.match(after(match))
+    return [*fraction, "inches" if more else "inch"]
 
 
 def _in(match: Match) -> list[str]:
     """ "5 ft 10 in", "10 in tall"."""
-    return [_span(match), "inch" if match["a"] == "1" and not match["b"] else "inches"]
+    return stopped(
+        match, _span(match), "inch" if match["a"] == "1" and not match["b"] else "inches"
+    )
+
+
+def _in_short(match: Match) -> list[str]:
+    """ "30.1 in.", "10 in. of snow"."""
+    written = match["part"] or match["whole"]
+    return stopped(match, amount(written), "inch" if written == "1" else "inches")
+
+
+def _long_feet(match: Match) -> list[str] | None:
+    """ "10' x 12'", "8' ceilings"."""
+    first = re.match(r"\s?[x×]\s?\d", after(match))
+    last = re.search(r"\d'\s?[x×]\s?$", before(match))
+    if not (first or last or _FEET_LONG.match(after(match))):
+        return None
+    is_noun = _SIZED.match(after(match)) and not (first or re.match(_INCHES_LONG, after(match)))
+    return [_span(match), "foot" if is_noun else "feet"]
 
 
 def _class(match: Match) -> list[str]:
@@ -263,8 +326,12 @@ def _whole(match: Match) -> list[str]:
 
 
 def _feet(match: Match) -> list[str]:
-    inches = int(match["inches"])
-    return [amount(match["feet"]), "foot", numbers.cardinal(inches)] if inches < 12 else []
+    inches = int(match["inches"] or match["over"])
+    return (
+        [amount(match["feet"] or match["tall"]), "foot", numbers.cardinal(inches)]
+        if inches < 12
+        else []
+    )
 
 
 def _ordinal(match: Match) -> list[str] | None:
@@ -345,7 +412,7 @@ _NAMED_VERSION = Rule(r"(?P<v>v)(?P<n>\d+(?:\.\d+)*)", _version, behind=r"[^A-Za
 LETTERS: tuple[Rule, ...] = (
     _MONEY,
     _NAMED_VERSION,
-    Rule(r"x {0,2}(?=\d)", _by, behind=r"[\d\s\"a-z]"),
+    Rule(r"x {0,2}(?=\d)", _by, behind=r"[\d\s\"'a-z]"),
 )
 _CLASS = Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?")
 _DECADE = Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade)
@@ -363,18 +430,29 @@ RULES: tuple[Rule, ...] = (
     _CLASS,
     Rule(rf"{_RANGE}\"", _inches),
     Rule(rf"{_RANGE}\s?in(?:\.(?={_INCHES_LONG})|(?={_INCHES_LONG}\s*(?:[^\w\s]|$)))", _in),
-    Rule(r"(?<=ft )(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)", _in),
+    Rule(r"(?:(?<=ft )|(?<=ft\. ))(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)\.?", _in),
+    Rule(r"(?:(?P<part>\d+\.\d+)\s?in\.|(?P<whole>\d+)\s?in\.(?=\sof\b|[,;)]))", _in_short),
+    Rule(
+        r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]|-))?(?P<n>\d\d?)/(?P<d>2|4|8|16|32|64)\"",
+        _inch_fraction,
+    ),
     Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>5|10|100)(?![\d/]|\.\d)", _rating),
     Rule(
         rf"{_SUMS}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:{_CODE})\b)",
         _money,
     ),
     Rule(rf"{_RANGE}\s?%", _percent),
-    Rule(r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')", _feet),
+    Rule(
+        r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')|"
+        r"(?P<tall>[3-7])'(?P<over>1[01]|\d)(?![\d'\"A-Za-z.]|\s?[x×])",
+        _feet,
+    ),
+    Rule(r"(?P<a>\d{1,3})(?P<b>)'(?=x\d|[^A-Za-z\d']|$)", _long_feet),
     Rule(r"(?P<n>100|1,?000)s\b", _several, behind=r"[^A-Za-z0-9.,']?"),
     Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
     _DECADE,
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
+    Rule(r"(?P<a>(?P<sure>[1-5])?\d\d)(?P<b>)(?P<scale>[FC])(?![A-Za-z0-9'])", _temperature),
     _PER_UNIT,
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
     Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),

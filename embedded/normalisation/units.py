@@ -5,9 +5,9 @@ from __future__ import annotations
 _NAMES = {
     "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
     "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg",
-    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp Tbsp",
+    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp Tbsp Tbs",
     "teaspoon": "tsp",
-   "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "quart": "qt",
+   "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "quart": "qt qts",
     "fluid ounce": "fl&oz fl.&oz", "point": "pts", "kilohertz": "kHz",
     "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
     "gigabyte": "GB", "terabyte": "TB", "watt": "W", "kilowatt": "kW", "megawatt": "MW",
@@ -15,13 +15,33 @@ _NAMES = {
     "millisecond": "ms", "second": "sec secs s", "minute": "min mins", "hour": "hr hrs h",
     "decibel": "dB", "pixel": "px", "calorie": "cal", "kilocalorie": "kcal", "kilojoule": "kJ",
     "square meter": "m² m2 sqm", "square kilometer": "km² km2", "square centimeter": "cm² cm2",
-    "square mile": "mi²", "cubic meter": "m³ m3", "cubic centimeter": "cm³ cm3", "degree": "°",
+    "square mile": "mi²", "cubic meter": "m³ m3", "cubic centimeter": "cm³ cm3", "degree": "° deg",
+    "nanogram": "ng", "microliter": "uL", "micrometer": "um", "deciliter": "dL dl",
+    "hectopascal": "hPa", "kilopascal": "kPa", "nautical mile": "nmi", "amp hour": "Ah",
+    "watt hour": "Wh", "megapixel": "MP", "international unit": "IU", "millimole": "mmol",
+    "milliequivalent": "mEq", "horsepower": "hp",
+}  # fmt: skip
+_RATES = {
+    "millimole per liter": "mmol/L", "milliequivalent per liter": "mEq/L",
+    "gram per deciliter": "g/dL", "milligram per kilogram": "mg/kg",
+    "milligram per milliliter": "mg/mL mg/ml", "microgram per milliliter": "mcg/mL ug/mL",
+    "nanogram per milliliter": "ng/mL", "international unit per milliliter": "IU/mL",
+    "milligram per liter": "mg/L", "gram per liter": "g/L", "kilojoule per mole": "kJ/mol",
+    "kilogram per square meter": "kg/m² kg/m2", "microgram per cubic meter": "ug/m³ ug/m3",
+    "gigabit per second": "Gb/s Gbit/s", "megabit per second": "Mb/s Mbit/s",
+    "gigabyte per second": "GB/s", "kilobyte per second": "KB/s kB/s",
+    "kilometer per second": "km/s",
 }  # fmt: skip
 #: Units without a plural in s.
 _SET = {
     "°C": ("degree celsius", "degrees celsius"),
     "°F": ("degree fahrenheit", "degrees fahrenheit"),
+    "deg C": ("degree celsius", "degrees celsius"),
+    "deg F": ("degree fahrenheit", "degrees fahrenheit"),
     "ft": ("foot", "feet"),
+    "inHg": ("inch of mercury", "inches of mercury"),
+    "sq mi": ("square mile", "square miles"),
+    "lb-ft": ("pound foot", "pound feet"),
     "sq ft": ("square foot", "square feet"),
     "sq. ft": ("square foot", "square feet"),
     "ft²": ("square foot", "square feet"),
@@ -42,16 +62,26 @@ _SET = {
     "dpi": ("dot per inch", "dots per inch"),
     "hertz": ("hertz", "hertz"),
 }
+_NO_PLURAL = ("hertz", "horsepower")
 #: sign -> (singular, plural)
-UNITS: dict[str, tuple[str, str]] = {
-    sign.replace("&", " "): (name, name if name.endswith("hertz") else name + "s")
-    for name, signs in _NAMES.items()
-    for sign in signs.split()
-} | _SET
+UNITS: dict[str, tuple[str, str]] = (
+    {
+        sign.replace("&", " "): (name, name if name.endswith(_NO_PLURAL) else name + "s")
+        for name, signs in _NAMES.items()
+        for sign in signs.split()
+    }
+    | {
+        sign: (name, name.replace(" per ", "s per "))
+        for name, signs in _RATES.items()
+        for sign in signs.split()
+    }
+    | _SET
+)
 #: Units after a slash, in a price or a rate.
 PER = {
     "mo": "month", "month": "month", "hr": "hour", "hour": "hour", "h": "hour", "day": "day",
     "wk": "week", "week": "week", "yr": "year", "year": "year", "min": "minute",
     "minute": "minute", "sec": "second", "second": "second", "s": "second", "user": "user",
     "person": "person", "night": "night", "kg": "kilogram", "lb": "pound",
+    "gal": "gallon", "unit": "unit", "item": "item", "seat": "seat",
 }  # fmt: skip
