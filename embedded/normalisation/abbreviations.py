@@ -50,6 +50,10 @@ _CAPITALS = frozenset({"Fig", "Figs", "Sec"})
 #: Names of items before a bracket or, in a list, a dot: "a)", "(iv)", "ii. ".
 _ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
           "viii": "eight", "ix": "nine"}  # fmt: skip
+_BEFORE_GRADE = re.compile(r"(?i)\b(?:an?|grade[ds]?|rat(?:ed|ing)|type|blood|got|is|or):?\s$")
+_AFTER_GRADE = re.compile(r"\s(?:grade|rating|average|student)s?\b")
+_AUTHOR = re.compile(r"[A-Z][\w'-]*,? [Ee]t $")
+_BLOOD = re.compile(r"(?i)\b(?:blood|type)\b[^.!?\n]{0,24}$")
 _QUOTES = frozenset("'\"*_")
 
 
@@ -59,7 +63,8 @@ def _latin(match: Match) -> Reading:
 
 def _initials(match: Match) -> Reading:
     """U.S., Ph.D., J.R.R.: letters by their names; a stop if a new sentence surely follows."""
-    return last(match, spell(re.sub(r"[^A-Za-z]", "", match[0])))
+    letters = spell(re.sub(r"'s|[^A-Za-z]", "", match[0]))
+    return [f"{letters}'s"] if match[0].endswith("'s") else last(match, letters)
 
 
 def _initial(match: Match) -> Reading:
@@ -81,6 +86,8 @@ def _dotted(match: Match) -> Reading:
 
 def _inner(match: Match) -> Reading:
     """ "max. 20", "temp. of 98.6", "Lee et al. found": the dot is within a sentence."""
+    if match["a"] == "al" and not _AUTHOR.search(before(match)):
+        return None
     return [_INNER[match["a"].lower()]]
 
 
@@ -143,6 +150,15 @@ def _word(match: Match) -> Reading:
     return [read_word(token, shouting=token.isupper() and is_shouting(match.string))]
 
 
+def _graded(match: Match) -> Reading:
+    """Grades and types of blood: "an A-", "type O-"."""
+    behind = before(match)
+    if not (_BEFORE_GRADE.search(behind) or _AFTER_GRADE.match(after(match))):
+        return None
+    signs = ("positive", "negative") if _BLOOD.search(behind) else ("plus", "minus")
+    return [spell(match["a"]), signs[match["sign"] != "+"]]
+
+
 def _line_begins(match: Match) -> bool:
     return not before(match).rpartition("\n")[2].strip() and after(match)[1:2] == " "
 
@@ -188,9 +204,10 @@ PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behi
 RULES: tuple[Rule, ...] = (
     *DIRECTIONS,
     Rule(r"(?i:(?P<a>e\.\s?g|i\.\s?e|a\.k\.a)\b\.?,?)", _latin, behind=_START),
-    Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?)?|(?:(?:[A-Z]\.)+|Ph\.)[A-Z]\b|(?:[a-z]\.){2,}",
+    Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?|'s\b)?|(?:(?:[A-Z]\.)+|Ph\.)[A-Z]\b|(?:[a-z]\.){2,}",
          _initials, behind=_START),
     Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
+    Rule(r"(?P<a>AB|[A-FO])(?P<sign>[-+])(?=[\s.,;:!?)]|$)", _graded, behind=r"[\s(]?"),
     STREET,
     KIND,
     Rule(r"v\.(?=\s+[A-Z])", _versus, behind=r"\s"),

@@ -11,6 +11,7 @@ from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
 from embedded.normalisation.units import PER, UNITS
+from embedded.normalisation.words import spell
 
 #: "1,234,567", in India "12,34,567".
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d+)(?:\.\d+)?"
@@ -123,6 +124,15 @@ _LASTING = re.compile(r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|wai
 #: What shows before or after 9" that it is a length.
 _BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")
 _AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s")
+_SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
+                "viii": "eight", "ix": "nine"}  # fmt: skip
+#: What makes "1/3" the first of three, and "7/10" a rating.
+_STEP = re.compile(
+    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo)\s$"
+)
+_SCORED = re.compile(
+    r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
+)
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
@@ -309,7 +319,11 @@ def _fraction(match: Match) -> list[str] | None:
     if not match["whole"] and match.end() == match.end("d"):
         if top + bottom == 100 and bottom >= 10:
             return [amount(match["n"]), amount(match["d"])]  # an "80/20" split
-        rated = _RATED.search(before(match)) or _STARS.match(after(match))
+        if top <= bottom and _STEP.search(before(match)):
+            return [amount(match["n"]), "of", amount(match["d"])]
+        rated = bool(_RATED.search(before(match)) or _STARS.match(after(match)))
+        scored = bottom == 10 and bool(_SCORED.search(before(match)))
+        rated = rated or (scored and not re.match(r"\s(?:of|miles?|inch)\b", after(match)))
         if bottom in (5, 10, 100) and (top == bottom or rated):
             return _rating(match)
     if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
@@ -396,6 +410,22 @@ def _scientific(match: Match) -> list[str] | None:
     return [amount(match["a"]), "times ten to the power of", *minus, amount(match["n"])]
 
 
+def _paragraph(match: Match) -> list[str]:
+    """A part of a law: "12(b)(6)", "4.2.1(b)(iii)"."""
+    words = [" point ".join(amount(part) for part in match["n"].split("."))]
+    for piece in re.findall(r"\w+", match["pieces"]):
+        if piece.isdigit():
+            words.append(amount(piece))
+        else:
+            words.append(_SMALL_ROMAN.get(piece) or spell(piece))
+    return words
+
+
+def _possessive(match: Match) -> list[str]:
+    """ "2024's best"."""
+    return [f"{numbers.number(match[0][:-2])}'s"]
+
+
 def _grouped(match: Match) -> list[str]:
     """ "1.000.000", "25 000"."""
     return [numbers.cardinal(int(re.sub(r"[^0-9]", "", match[0])))]
@@ -471,6 +501,11 @@ RULES: tuple[Rule, ...] = (
         behind=r"[^A-Za-z0-9.-]?",
     ),
     Rule(r"[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?: \d{3})* 000)(?!\d|[.,]\d)", _grouped),
+    Rule(
+        r"(?P<n>\d+(?:\.\d+){0,4})(?P<pieces>(?:\((?:[A-Za-z]|[ivx]{2,4}|\d\d?)\)){1,5})(?!\w)",
+        _paragraph,
+    ),
+    Rule(rf"{NUMBER}'s\b", _possessive),
     Rule(r"(?P<v>v)?(?P<n>\d+(?:\.\d+){2,})", _version),
     Rule(rf"{NUMBER}", _number),
     _POINT,

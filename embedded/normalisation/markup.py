@@ -1,11 +1,12 @@
 """HTML and SSML markup between the words (tags, comments, and named characters), fences of
-code in Markdown, marks of citations, and LaTeX.
+code in Markdown, marks of citations, and formulas: LaTeX, single Greek letters.
 """
 
 from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections.abc import Iterator
 from html.entities import html5
 from typing import TypeAlias
@@ -39,6 +40,7 @@ _ATTRIBUTE = rf"(?:{_KEY}(?:{_QUOTED}|[^\s\"'<>`]{{1,400}})|{_FLAGS})"
 _ATTRIBUTES = rf"(?:\s{{1,20}}{_ATTRIBUTE}){{0,20}}"
 #: A long tag may be split between two utterances, so that its end begins the second one.
 _REST_OF_TAG = rf"\A(?:{_KEY}{_QUOTED}\s{{0,20}}){{1,20}}/?>"
+_GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 _MARKUP = re.compile(
     r"&(?P<character>#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
     rf"|<(?P<close>/)?(?P<name>[A-Za-z][\w:-]{{0,30}})(?P<attributes>{_ATTRIBUTES})\s{{0,20}}"
@@ -51,6 +53,10 @@ _MARKUP = re.compile(
     r"(?:\[[1-9]\d?(?:, ?\d\d?)*\]){1,6}(?=[\s.,;:!?]|\Z)"
     r"|\\[dt]?frac\{(?P<top>[^{}]{1,60})\}\{(?P<bottom>[^{}]{1,60})\}"
     r"|\\(?P<command>cdot|div|pm|leq|geq|neq|sqrt|infty|int)(?![A-Za-z])"
+    rf"|(?<!{_GREEK})(?<!{_GREEK}\s)(?P<greek>[α-λν-ωΓΔΘΛΞΠΣΦΨϕ]|μ(?![A-Za-z]))"
+    rf"(?P<power>[²³])?(?!{_GREEK}|\s{_GREEK}{{2}})"
+    rf"|(?<={_GREEK})μ|μ(?={_GREEK})"
+    r"|[▲▼](?=\s?[-+$€£]?\d)"
     r"|\\(?:text|mathrm|mathbf|mathit)(?=\{)|\\(?:left|right)(?=[()\[\]|])"
 )
 _COMMANDS = {
@@ -58,12 +64,14 @@ _COMMANDS = {
     "leq": " less than or equal to ", "geq": " greater than or equal to ",
     "sqrt": " square root of ", "infty": " infinity ", "int": " integral of ",
 }  # fmt: skip
-_SIGNS = ("<", "&", ">", "```", "[", "【", "\\")
+_SIGNS = ("<", "&", ">", "```", "[", "\\")
+_POWERS = {"²": "squared", "³": "cubed"}
+_UP_DOWN = {"▲": " up ", "▼": " down "}
 
 
 def pieces(source: str) -> Iterator[Piece]:
     """Yield the markup of ``source`` in order; lookalikes ("a < b > c") are left out."""
-    if not any(sign in source for sign in _SIGNS):
+    if source.isascii() and not any(sign in source for sign in _SIGNS):
         return
     for match in _MARKUP.finditer(source):
         said = _read(match)
@@ -76,11 +84,14 @@ def _read(match: re.Match[str]) -> str | None:
     if name := match["character"]:
         known = name[0] == "#" or f"{name};" in html5
         return html.unescape(match[0]) if known else None
+    if match["greek"]:
+        return _greek(match)
     if top := match["top"]:
         over = "/" if top.isdigit() and match["bottom"].isdigit() else " over "
         return f" {top}{over}{match['bottom']} "
     if not match["name"]:
-        return _STOP if match["fence"] else _COMMANDS.get(match["command"] or "", "")
+        command = _COMMANDS.get(match["command"] or "") or _UP_DOWN.get(match[0], "")
+        return _STOP if match["fence"] else command
     name = match["name"].lower()
     has_value = "=" in match["attributes"]
     if not match["end"]:
@@ -88,3 +99,13 @@ def _read(match: re.Match[str]) -> str | None:
     if not (match["close"] or match["end"] == "/>" or has_value or name in _NAMES):
         return None
     return _PAUSE if name in _PAUSES else _STOP if name in _STOPS else ""
+
+
+def _greek(match: re.Match[str]) -> str:
+    """Return the name of a Greek letter that belongs to no Greek word: "π", "β-carotene"."""
+    name = unicodedata.name(match["greek"]).split(" LETTER ")[-1].split()[-1].lower()
+    name = {"lamda": "lambda", "symbol": "phi"}.get(name, name)
+    if match["power"]:
+        return f" {name} {_POWERS[match['power']]} "
+    following = match.string[match.end() : match.end() + 1]
+    return f" {name}" + (" " if following.isalnum() else "")

@@ -6,6 +6,7 @@ import re
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import IN_NAME, REACH, after, before
+from embedded.normalisation.lexicon import LETTERS
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
 from embedded.normalisation.unicode_fold import PLAIN_DIGITS, RAISED
 
@@ -19,8 +20,13 @@ _NAMES = {
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
             "c/o": "care of", "b/c": "because",
             "tl;dr": "tee ell dee ar", "m&ms": "em and ems",
-            "c++": "see plus plus", "c#": "see sharp"}  # fmt: skip
+            "c++": "see plus plus"}  # fmt: skip
 _MONEY = r"[$€£¥₹]"
+_KEYS = {"*": "star", "#": "pound"}
+_PRESSED = re.compile(
+    r"(?i)\b(?:(?:press|dial|hit|push|enter)(?:\s[^.!?\n]{0,24}\s(?:or|then|and|by|is))?(?:\sthe)?"
+    r"\s[\"'(]?|dial\s[*#]\d{1,4})$"
+)
 _SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
 
@@ -41,7 +47,7 @@ def _pause(mark: str) -> Rule:
 def _named(match: Match) -> Reading:
     if match[0] == "+" and _is_bullet(match):
         return []
-    return [_NAMES[match[0][0]]]
+    return ["sections" if len(match[0]) > 1 else _NAMES[match[0]]]
 
 
 def _is_bullet(match: Match) -> bool:
@@ -50,6 +56,19 @@ def _is_bullet(match: Match) -> bool:
     if "=" in rest or not re.match(r"\s+[^\d\s]", rest):
         return False
     return not before(match).rpartition("\n")[2].strip()
+
+
+def _key(match: Match) -> Reading:
+    """The keys of a telephone: "press * or #", "dial *67", "#31#"."""
+    alone = re.match(r"[^\w*#]|$", match.string[match.end() : match.end() + 1])
+    if not alone and not re.match(r"\d{2,3}(?![\d*])", after(match)):
+        return None
+    return [_KEYS[match[0]]] if _PRESSED.search(before(match)) else None
+
+
+def _hash(match: Match) -> Reading:
+    """ "#5", "order #A-10", but "dial #31#"."""
+    return _key(match) or ["number"]
 
 
 def _minus(match: Match) -> Reading:
@@ -65,7 +84,10 @@ def _in_name(match: Match) -> Reading:
 
 
 def _divided(match: Match) -> Reading:
-    """A spaced slash between numbers."""
+    """A spaced slash: a pause, or a sign between numbers."""
+    text, start, end = match.string, match.start(), match.end()
+    if not (text[start - 1 : start].isdigit() and text[end : end + 1].isdigit()):
+        return [","]
     return ["divided by" if "=" in after(match) else "over"]
 
 
@@ -98,7 +120,10 @@ def _raised(match: Match) -> Reading:
 
 
 def _slashed(match: Match) -> Reading:
-    return [_SLASHED[match[0].lower()]]
+    short = match[0].lower()
+    if short[-1] == "#":
+        return [f"{LETTERS[short[0]]} sharp"]
+    return [_SLASHED[short]]
 
 
 def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
@@ -133,7 +158,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     says(r"[-–—]+", ","),
-    Rule(r"\s/\s(?=\d)", _divided, behind=r"\d"),
+    Rule(r"[ \t]/[ \t](?=\S)", _divided),
     says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"[ \t]\*[ \t](?=\d)", "times", behind=r"[A-Za-z0-9)]"),
     Rule(r"\s+", _blank),
@@ -146,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     says(r"×(?=\s?\d)", "times", behind=r"[\d\s]"),
     says(r"\^(?=[-(]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"~(?=\s?\d)", "about"),
-    says(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", "number"),
+    Rule(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", _hash),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
@@ -171,9 +196,10 @@ RULES: tuple[Rule, ...] = (
     says(r"&&", "and"),
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
     says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
-    Rule(r"[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
+    Rule(r"[*#]", _key),
+    Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.
 SLASHED = Rule(r"(?:(?i:and/or|w/o|w/|n/a|c/o|tl;dr|m&ms)|b/c)(?![A-Za-z0-9/])|(?i:w/)(?=\w)"
-               r"|C\+\+|[Cc]#", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip
+               r"|C\+\+|c#|[A-G]#(?![A-Za-z0-9])", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip

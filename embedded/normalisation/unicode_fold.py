@@ -33,6 +33,10 @@ _REPLACED = {
     "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O",
     "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L",
     "ı": "i", "™": "", "®": "", "©": "", "。": ". ", "，": ", ", "、": ", ", "！": "! ",
+    "º": "°", "˚": "°", "‰": " per mille ", "¶": " paragraph ", "♯": " sharp ", "♭": " flat ",
+    "⌘": " command ", "⌥": " option ", "⇧": " shift ", "⌃": " control ", "↑": " up ",
+    "↓": " down ", "∑": " sum of ", "∫": " integral of ", "∛": " cube root of ", "∆": " delta ",
+    "∂": " partial ", "∇": " nabla ", "∈": " in ", "∝": " proportional to ", "≡": " equals ",
     "？": "? ", "μ": "u", "µ": "u", "Ω": " ohm ", "№": " number ", "¿": "", "¡": "",
 }  # fmt: skip
 #: Emoji, flags and other pictures: dropped, since decomposition would turn them into letters.
