@@ -29,6 +29,8 @@ _IN_NUMBERS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _TOP_WORDS = words_of("com org net gov mil info biz dev app shop online tech cloud")
 _SIGNS = {".": "dot", "-": "dash", "_": "underscore", "@": "at", "/": "slash", "+": "plus",
           "~": "tilde", "%": "percent", ":": "colon"}  # fmt: skip
+#: Parts of addresses that are not read as the abbreviations they would be in a sentence.
+_PIECES_READ = {"corp": "korp", "inc": "ink", "gmail": "jee mail"}
 _PIECES = re.compile(r"[A-Za-z0-9]+|[._@/+~%-]")
 
 
@@ -95,6 +97,8 @@ def _spell_out(text: str) -> str:
 
 
 def _piece(piece: str) -> str:
+    if piece.islower() and (word := _PIECES_READ.get(piece)):
+        return word
     if piece.isalpha() and len(piece) > 1 and not is_pronounceable(piece.lower()):
         return read_mixed(piece) if len(piece) > 5 else spell(piece)
     return read_mixed(piece)

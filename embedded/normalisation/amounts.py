@@ -133,6 +133,7 @@ _STEP = re.compile(
 _SCORED = re.compile(
     r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
 )
+_INCHES_PER_FOOT = 12
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
@@ -339,13 +340,17 @@ def _whole(match: Match) -> list[str]:
     return [amount(match["whole"]), "and"] if match["whole"] else []
 
 
-def _feet(match: Match) -> list[str]:
+def _minutes(match: Match) -> list[str]:
+    """The rest of an angle: "40°42'46\""."""
+    seconds = [amount(match["s"]), "seconds"] if match["s"] else []
+    return [amount(match["m"].lstrip("0") or "0"), "minutes", *seconds]
+
+
+def _feet(match: Match) -> list[str] | None:
     inches = int(match["inches"] or match["over"])
-    return (
-        [amount(match["feet"] or match["tall"]), "foot", numbers.cardinal(inches)]
-        if inches < 12
-        else []
-    )
+    if inches >= _INCHES_PER_FOOT:
+        return None
+    return [amount(match["feet"] or match["tall"]), "foot", numbers.cardinal(inches)]
 
 
 def _ordinal(match: Match) -> list[str] | None:
@@ -472,6 +477,7 @@ RULES: tuple[Rule, ...] = (
         _money,
     ),
     Rule(rf"{_RANGE}\s?%", _percent),
+    Rule(r"(?<=°)(?P<m>\d\d?)'(?:\s?(?P<s>\d\d?(?:\.\d+)?)(?:\"|''))?", _minutes),
     Rule(
         r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')|"
         r"(?P<tall>[3-7])'(?P<over>1[01]|\d)(?![\d'\"A-Za-z.]|\s?[x×])",

@@ -93,6 +93,7 @@ ABBREVIATED = _table(
     bldg building
     rte route
     pkwy parkway
+    attn attention
     """
 )
 #: Of those, acronyms if in capitals without a number: the HR people, the FT.
@@ -137,6 +138,8 @@ WORDS = _table(
     mmhg millimeters of mercury
     ctrl control
     cmd command
+    gmail jee mail
+    iaas eye ay ay ess
     """
 )
 #: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their
@@ -192,10 +195,13 @@ NUMBERED = _table(
     ver version
     v version
     ext extension
+    op opus
+    para paragraph
+    ca circa
     """
 )
 #: Of those, also words or letters, unless they have a dot: "No. 5" but "no 5-star hotel".
-ALSO_WORDS = words_of("no nos fig figs art sec p v")
+ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
     "october", "november", "december",
@@ -210,7 +216,7 @@ DAYS = {
 SPELLED = words_of(
     """
     aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
-    ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob
+    ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob usps imho
     """
 )
 #: Words of two or three letters.

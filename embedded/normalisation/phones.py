@@ -49,6 +49,8 @@ def port(written: str | None) -> list[str]:
 
 def _phone(match: Match) -> Reading:
     """Groups of digits that can only be a telephone, card or account number."""
+    if ". " in match[0]:
+        return None  # the end of a sentence
     groups = re.findall(r"\d+", match[0])
     total = sum(map(len, groups))
     separators = set(re.findall(r"(?<=\d)[ .-](?=\d)", match[0]))

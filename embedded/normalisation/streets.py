@@ -98,6 +98,16 @@ def _direction_after(match: Match) -> Reading:
     return stopped(match, _DIRECTIONS[match["a"].lower()])
 
 
+def _compass(match: Match) -> Reading:
+    """ "I-95 N", "winds NW at 5 mph", "40.7° N", "5 miles NE of here"."""
+    return [_POINTS[match["a"]]] if _BEFORE_COMPASS.search(before(match)) else None
+
+
+def _state(match: Match) -> Reading:
+    """ "Portland, OR 97208": a code of the post that is also a word."""
+    return [_STATES[match["a"]]]
+
+
 def _kind(match: Match) -> Reading:
     """ "Park Ave", "12 Oak Ct"."""
     behind = before(match)
@@ -105,6 +115,20 @@ def _kind(match: Match) -> Reading:
     return [_KINDS[match["a"]]] if is_street or _NUMBERED.search(behind) else None
 
 
+_POINTS = {
+    **{letters.upper(): name for letters, name in _DIRECTIONS.items()},
+    "NNE": "north northeast", "ENE": "east northeast", "ESE": "east southeast",
+    "SSE": "south southeast", "SSW": "south southwest", "WSW": "west southwest",
+    "WNW": "west northwest", "NNW": "north northwest",
+}  # fmt: skip
+_BEFORE_COMPASS = re.compile(
+    r"(?:\b(?:I|US|SR|CA|Hwy|Highway|Route|Rte\.?|Interstate)[- ]\d{1,3}\s"
+    r"|\b[Ww]inds?(?:\s(?:from|out\sof)\sthe)?:?\s|°\s?|\d\s?[\"']\s?|\b(?:miles?|mi\.?|km)\s)$"
+)
+#: Codes of states that would be read as words before a ZIP code.
+_STATES = {"OR": "oregon", "IN": "indiana", "ME": "maine", "OK": "oklahoma", "HI": "hawaii",
+           "OH": "ohio"}  # fmt: skip
+STATE = Rule(rf"(?<=, )(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?!\d))", _state, behind=r"\s")
 STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
 #: The name of a street after a direction, up to its kind.
 BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
@@ -113,4 +137,10 @@ KIND = Rule(rf"(?P<a>{'|'.join(_KINDS)})(?![A-Za-z0-9'.])", _kind, behind=r"\s")
 DIRECTIONS: tuple[Rule, ...] = (
     Rule(rf"(?P<a>[NSEW]|[NS][EW])\.?(?=\s+{BEFORE_STREET})", _direction, behind=r"[^A-Za-z0-9.]?"),
     Rule(r"(?P<a>[NSEW]|[NS][EW])(?![A-Za-z0-9'&-])\.?", _direction_after, behind=r"\s"),
+    Rule(
+        r"(?P<a>[NSEW]|[NSEW]?[NS][EW])(?![A-Za-z0-9'&-]|\.[A-Za-z0-9])",
+        _compass,
+        behind=r"[\s°\"']",
+    ),
+    STATE,
 )
