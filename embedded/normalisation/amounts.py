@@ -131,7 +131,7 @@ _STEP = re.compile(
     r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo)\s$"
 )
 _SCORED = re.compile(
-    r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
+    r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate\sit|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
 )
 _INCHES_PER_FOOT = 12
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}

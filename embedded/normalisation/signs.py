@@ -36,8 +36,11 @@ _HEADING = re.compile(r"(?:\A|\n)\s{0,3}(?:#{1,6}\s[^\n]+|\*\*[^*\n]+\*\*:?)\Z")
 #: How a line begins that does not continue the one before it: "- ", "2. ", "b) ", "**Name:** ".
 _NEW_LINE = re.compile(
     r"(?:[-*+#>]|\d{1,2}[.)]|\(?[A-Za-z]\)|\(?[ivx]{1,4}[.)]|\(\d{1,2}\)|[A-H]\.)\s+\S"
-    r"|[*_]{0,3}[A-Z][\w'/-]{0,20}(?: [\w'/-]{1,20}){0,2}:(?:[*_\s])"
+    r"|\*\*[A-Z][^*\n:]{0,36}(?::\*\*|\*\*:)"
 )
+#: A line that begins with a label, and the beginning of another one.
+_LABELLED = re.compile(r"(?:\A|\n)[*_]{0,3}[A-Z][^\n:]{0,40}:[^\n]+\Z")
+_LABEL = re.compile(r"[A-Z][\w'/-]{0,20}(?: [\w'/-]{1,20}){0,2}:\s")
 
 
 def _pause(mark: str) -> Rule:
@@ -107,7 +110,13 @@ def _blank(match: Match) -> Reading:
     if _HEADING.search(text, max(0, start - _LONGEST_LINE), start):
         return ["."]
     is_hard = match[0].startswith("  ") or text[start - 1 : start] == "\\"
-    return [","] if is_hard or _NEW_LINE.match(text[end : end + REACH]) else []
+    following = text[end : end + REACH]
+    if is_hard or _NEW_LINE.match(following):
+        return [","]
+    is_label = _LABEL.match(following) and _LABELLED.search(
+        text, max(0, start - _LONGEST_LINE), start
+    )
+    return [","] if is_label else []
 
 
 def _raised(match: Match) -> Reading:

@@ -128,7 +128,8 @@ _BEFORE_COMPASS = re.compile(
 #: Codes of states that would be read as words before a ZIP code.
 _STATES = {"OR": "oregon", "IN": "indiana", "ME": "maine", "OK": "oklahoma", "HI": "hawaii",
            "OH": "ohio"}  # fmt: skip
-STATE = Rule(rf"(?<=, )(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?!\d))", _state, behind=r"\s")
+_AFTER_ZIP = r"(?:[.,;:)!?]|\s*$|\s(?:USA?|or|and)\b)"
+STATE = Rule(rf"(?<=, )(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?:-\d{{4}})?{_AFTER_ZIP})", _state)
 STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
 #: The name of a street after a direction, up to its kind.
 BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
