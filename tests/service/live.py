@@ -7,10 +7,11 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.frames import Frame, Opcode
@@ -59,6 +60,28 @@ class Gateway:
         async with asyncio.timeout(60):
             while self.talker.outstanding or self.runtime.admission.active:
                 await asyncio.sleep(0.005)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until ``condition`` is true."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def hold_codec(
+    server: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Return two events: the codec was asked, and, for the test to set, it may answer."""
+    decode, asked, may_answer = server.codec.decode, asyncio.Event(), asyncio.Event()
+
+    async def decode_later(*window: Any) -> Any:
+        asked.set()
+        await may_answer.wait()
+        return await decode(*window)
+
+    monkeypatch.setattr(server.codec, "decode", decode_later)
+    return asked, may_answer
 
 
 def most_rows(lead_s: float, begun_at: float) -> float:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ from streaming.events import (
 from talker.fake import FakeTalker
 from talkwire_client import Client, RefusedError, ServerError, SyncClient
 from tests.service.auth.keyring import bearer, entry, write_keys
-from tests.service.live import Gateway, client, gateway
+from tests.service.housekeeping import take_over_housekeeping
+from tests.service.live import Gateway, client, gateway, hold_codec, until
 
 PATIENCE_S = 30
 
@@ -186,12 +188,6 @@ async def test_unknown_host_header_is_refused() -> None:
 # -- revocation and expiry
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_revoked_key_closes_only_its_own_sockets(tmp_path: Path) -> None:
     file = write_keys(tmp_path / "k.json", entry("a", "t"), entry("b", "t"))
     async with (
@@ -289,37 +285,51 @@ async def test_key_file_is_reloaded_and_broken_file_is_ignored(
 # -- maximum age of sockets
 
 
-async def test_socket_over_max_session_finishes_contexts_and_closes() -> None:
-    talker = FakeTalker(row_s=0.03)
-    async with gateway(talker, max_session_s=0.8) as server, client(server.url) as talk:
+async def test_socket_over_max_session_finishes_contexts_and_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = take_over_housekeeping(monkeypatch)
+    async with gateway(max_session_s=60.0) as server, client(server.url) as talk:
+        (look,), opened_at = looks, time.monotonic()
+        asked, may_answer = hold_codec(server, monkeypatch)
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text="A sentence that takes its time.")
         await talk.send("context.end", context_id="c")
+        await asked.wait()
+        look(opened_at + 60.0)
         assert (await talk.until("going_away"))["deadline_ms"] == 150_000
         await talk.send("context.create", context_id="d")
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("draining", "d")
+        look(opened_at + 209.9)  # just before the deadline's end
+        may_answer.set()
         await talk.until("context.done")
         assert len(talk.samples(handle)) == len(server.whole("A sentence that takes its time."))
-        with pytest.raises(ConnectionClosed) as closed:
-            await talk.next()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1001
+        await until(lambda: look(opened_at + 209.9) and talk.socket.close_code)
+        assert talk.socket.close_code == 1001
         async with client(server.url):  # the server itself goes on
             assert server.runtime.is_ready
 
 
-async def test_context_unfinished_at_end_of_old_socket_gets_error() -> None:
+async def test_context_unfinished_at_end_of_old_socket_gets_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = take_over_housekeeping(monkeypatch)
     talker = FakeTalker(row_s=0.05, frames_per_character=50)
-    limits = {"max_session_s": 0.1, "drain_s": 0.2}
+    limits = {"max_session_s": 60.0, "drain_s": 20.0}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
+        (look,), opened_at = looks, time.monotonic()
         await talk.create()
         await talk.send("text.append", context_id="c", text="This takes much too long.")
         await talk.send("context.end", context_id="c")
+        await until(lambda: server.talker.outstanding)
+        look(opened_at + 60.0)
         await talk.until("going_away")
+        look(opened_at + 80.0)
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("draining", "c")
         assert (await talk.until("context.done"))["reason"] == "error"
+        look(opened_at + 80.6)
         with pytest.raises(ConnectionClosed):
             await talk.until("never")
         assert talk.socket.close_code == 1001

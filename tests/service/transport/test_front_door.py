@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
@@ -18,9 +20,57 @@ from websockets.frames import Frame, Opcode
 from service.settings import Settings
 from service.transport import http_routes as http_route
 from service.transport import uvicorn_protocols
-from service.transport.uvicorn_protocols import _SPARE, WebSocketProtocol, server_config
-from tests.service.live import Server, client, gateway
+from service.transport.uvicorn_protocols import (
+    _SPARE,
+    ConnectionLimits,
+    HttpProtocol,
+    WebSocketProtocol,
+    server_config,
+)
+from tests.service.live import Server, client, gateway, hold_codec, until
 from tests.service.transport.raw_connection import raw, rest
+
+
+class Deadlines:
+    """An event loop for connections, whose deadlines pass only when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._set: list[tuple[asyncio.TimerHandle, Callable[..., object], tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(
+        self, seconds: float, call: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle:
+        if isinstance(call, partial):  # a second look at what came during a pause
+            return self._loop.call_later(seconds, call, *args)
+        handle = self._loop.call_later(3600, call, *args)
+        if getattr(call, "__func__", None) is HttpProtocol._expire:  # the others are uvicorn's
+            self._set.append((handle, call, args))
+        return handle
+
+    def expire(self) -> None:
+        """Let the deadlines pass that are set now."""
+        due, self._set = self._set, []
+        for handle, call, args in due:
+            if not handle.cancelled():
+                handle.cancel()
+                call(*args)
+
+
+@pytest_asyncio.fixture
+async def deadlines(monkeypatch: pytest.MonkeyPatch) -> Deadlines:
+    """The deadlines of all connections of HTTP and of handshakes."""
+    made, protocol = Deadlines(asyncio.get_running_loop()), ConnectionLimits.protocol
+
+    def on_loop(limits: ConnectionLimits, **uvicorns: Any) -> asyncio.Protocol:
+        return protocol(limits, **uvicorns | {"_loop": made})
+
+    monkeypatch.setattr(ConnectionLimits, "protocol", on_loop)
+    return made
+
 
 UPGRADE = (
     b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -54,10 +104,15 @@ async def test_handshake_deadline_holds_for_trickled_bytes() -> None:
         trickling.cancel()
 
 
-async def test_handshake_deadline_holds_for_next_request_of_connection() -> None:
-    async with gateway(handshake_s=0.5) as server, raw(server) as (reader, writer):
+async def test_handshake_deadline_holds_for_next_request_of_connection(
+    deadlines: Deadlines,
+) -> None:
+    async with gateway() as server, raw(server) as (reader, writer), asyncio.timeout(60):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /health/live HTTP/1.1\r\n")
-        assert (await rest(reader)).count(b"200 OK") == 1
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readuntil(b"}")
+        deadlines.expire()
+        assert await rest(reader) == b"", body
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 100", b"Transfer-Encoding: chunked"])
@@ -105,18 +160,27 @@ async def test_oldest_silent_connections_are_closed_over_limit() -> None:
         assert not silent[-1][0].at_eof()
 
 
-async def test_handshake_deadline_does_not_hold_for_accepted_socket() -> None:
-    async with gateway(handshake_s=0.5) as server, client(server.url) as talk:
-        await asyncio.sleep(0.8)
+async def test_handshake_deadline_does_not_hold_for_accepted_socket(
+    deadlines: Deadlines,
+) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        deadlines.expire()
         await talk.send("ping", id="x")
         assert (await talk.until("pong"))["id"] == "x"
 
 
-async def test_handshake_deadline_does_not_hold_for_slow_answer() -> None:
-    async with gateway(handshake_s=0.5) as server, httpx.AsyncClient(timeout=30) as http:
-        server.talker.row_s = 0.02  # a second of work
+async def test_handshake_deadline_does_not_hold_for_slow_answer(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60) as http:
+        asked, may_answer = hold_codec(server, monkeypatch)
         body = {"input": "Hello there, my dear.", "response_format": "pcm"}
-        answer = await http.post(server.http + "/v1/audio/speech", json=body)
+        asking = asyncio.create_task(http.post(server.http + "/v1/audio/speech", json=body))
+        async with asyncio.timeout(60):
+            await asked.wait()
+        deadlines.expire()
+        may_answer.set()
+        answer = await asking
         assert answer.status_code == 200
         assert len(answer.content) > 24_000
 
@@ -128,8 +192,7 @@ ANSWER = bytes(1 << 20)
 async def reading_slowly(**settings: Any) -> AsyncIterator[tuple[asyncio.StreamReader, set[Any]]]:
     """Yield a reader that has requested ``ANSWER``, and the server's connections.
 
-    Little of the answer fits into the kernel's buffers. By default, the next request is due within
-    a second after the answer.
+    Little of the answer fits into the kernel's buffers.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +203,7 @@ async def reading_slowly(**settings: Any) -> AsyncIterator[tuple[asyncio.StreamR
 
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-    config = server_config(answer, Settings(**{"handshake_s": 1.0} | settings), grace_s=2)
+    config = server_config(answer, Settings(**settings), grace_s=2)
     config.lifespan = "off"
     server = Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
@@ -160,12 +223,17 @@ async def reading_slowly(**settings: Any) -> AsyncIterator[tuple[asyncio.StreamR
         await serving
 
 
-async def test_slow_reader_of_long_answer_is_not_cut_off() -> None:
-    async with reading_slowly() as (reader, _):
-        for _ in range(28):
-            await reader.readexactly(len(ANSWER) // 28)
-            await asyncio.sleep(0.05)
-        assert len(await rest(reader)) == len(ANSWER) % 28
+async def test_slow_reader_of_long_answer_is_not_cut_off(deadlines: Deadlines) -> None:
+    async with reading_slowly() as (reader, connections):
+        (connection,) = connections
+        unread = connection.transport.get_write_buffer_size
+        for _ in range(7):
+            before = unread()
+            await reader.readexactly(len(ANSWER) // 14)
+            await until(lambda: unread() < before)  # noqa: B023
+            deadlines.expire()
+        async with asyncio.timeout(60):
+            await reader.readexactly(len(ANSWER) - 7 * (len(ANSWER) // 14))
 
 
 async def test_reader_may_take_nothing_for_longer_than_next_request_may_take() -> None:
@@ -175,11 +243,11 @@ async def test_reader_may_take_nothing_for_longer_than_next_request_may_take() -
         assert len(await rest(reader)) == len(ANSWER) - 1000
 
 
-async def test_reader_that_stops_in_long_answer_is_cut_off() -> None:
-    slow = reading_slowly(slow_consumer_s=0.1)
-    async with slow as (reader, connections), asyncio.timeout(30):
+async def test_reader_that_stops_in_long_answer_is_cut_off(deadlines: Deadlines) -> None:
+    async with reading_slowly() as (reader, connections), asyncio.timeout(30):
         await reader.readexactly(1000)
         while connections:
+            deadlines.expire()
             await asyncio.sleep(0.02)
 
 

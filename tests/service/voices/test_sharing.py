@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,8 +31,11 @@ async def test_servers_see_voices_added_and_removed_by_each_other(tmp_path: Path
         assert refused.value.code is ErrorCode.UNKNOWN_VOICE
 
 
-async def test_name_is_given_once_across_servers(tmp_path: Path) -> None:
+async def test_name_is_given_once_across_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither has refreshed its library before it adds the voice."""
+    monkeypatch.setattr("service.voices.store._LOCK_S", 600.0)  # a busy disk is slow
     async with library(tmp_path) as one, library(tmp_path) as two:
         tries = await asyncio.gather(
             *(server.add(voice("anna")) for server in (one, two) for _ in range(4)),
@@ -60,18 +66,33 @@ async def test_remove_deletes_all_files_of_name(tmp_path: Path) -> None:
 async def test_folder_lock_is_waited_for_until_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tries, now = threading.Semaphore(0), 0.0
+
+    def wait(_: float) -> None:
+        tries.release()
+        time.sleep(0.001)
+
+    clock = SimpleNamespace(sleep=wait, time=time.time, monotonic=lambda: now)
+    monkeypatch.setattr("service.voices.store.time", clock)
     async with library(tmp_path) as store:
         held = VoiceFolder(tmp_path).lock()
         held.acquire()
         adding = asyncio.create_task(store.add(voice("anna")))
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(tries.acquire, timeout=60)
+        now = 10.0  # the last moment
+        for _ in range(3):
+            assert await asyncio.to_thread(tries.acquire, timeout=60)
         assert not adding.done()
         held.release()
         await adding
         held.acquire()
-        monkeypatch.setattr("service.voices.store._LOCK_S", 0.1)
+        adding = asyncio.create_task(store.add(voice("bert")))
+        while tries.acquire(blocking=False):
+            pass
+        assert await asyncio.to_thread(tries.acquire, timeout=60)
+        now = 20.1
         with pytest.raises(BackendError) as failed:
-            await store.add(voice("bert"))
+            await adding
         assert failed.value.code is ErrorCode.STORAGE_FAILED
         held.release()
         await store.add(voice("bert"))
@@ -94,13 +115,37 @@ async def test_failed_lock_release_is_storage_error(
         assert failed.value.code is ErrorCode.STORAGE_FAILED
 
 
-async def test_cancelled_add_releases_folder_lock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["lock", "write"])
+async def test_cancelled_add_releases_folder_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A thread takes the lock or writes the file when its caller is cancelled."""
+    begun, may_go_on, ended = (threading.Event() for _ in range(3))
+    of = FolderLock if step == "lock" else VoiceFolder
+    name = "acquire" if step == "lock" else "write"
+    work = getattr(of, name)
+
+    def work_later(*args: object) -> None:
+        begun.set()
+        may_go_on.wait(60)
+        work(*args)
+        ended.set()
+
     async with library(tmp_path) as store:
-        for _ in range(20):
+        with monkeypatch.context() as patched:
+            patched.setattr(of, name, work_later)
             adding = asyncio.create_task(store.add(voice("anna")))
-            await asyncio.sleep(0.001)
+            assert await asyncio.to_thread(begun.wait, 60)
             adding.cancel()
-        await asyncio.wait([adding])
+            for _ in range(10):  # turns of the event loop
+                await asyncio.sleep(0)
+            assert not adding.done()
+            may_go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await adding
+            assert await asyncio.to_thread(ended.wait, 60)
         free = VoiceFolder(tmp_path).lock()
-        await asyncio.wait_for(asyncio.to_thread(free.acquire), 30)
+        monkeypatch.setattr("service.voices.store._LOCK_S", 0.0)
+        free.acquire()
         free.release()
+        assert len(files_in(tmp_path)) == (step == "write")

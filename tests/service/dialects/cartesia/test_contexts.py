@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,8 @@ from tests.service.dialects.cartesia.talk import (
     words_of,
 )
 from tests.service.dialects.vendor_talk import s16, speaking
-from tests.service.live import gateway
+from tests.service.housekeeping import take_over_housekeeping
+from tests.service.live import gateway, hold_codec, until
 
 
 @pytest.fixture
@@ -40,21 +42,33 @@ async def test_refused_last_request_ends_its_context() -> None:
         assert talk.sounds["a"] == s16(server.whole(ONE))
 
 
-async def test_context_with_only_emoji_releases_its_slot() -> None:
+async def test_context_with_only_emoji_releases_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = take_over_housekeeping(monkeypatch)
     async with gateway(context_idle_s=1.0) as server, cartesia(server) as talk:
         await say(talk, "a", "\N{PARTY POPPER}", end=False, max_buffer_delay_ms=0)
-        async with asyncio.timeout(30):
-            while not server.runtime.admission.active:
-                await asyncio.sleep(0.005)
+        await until(lambda: server.runtime.admission.active)
+        (look,), (context,) = looks, server.runtime.open_contexts
+        await until(lambda: context.is_idle)
+        touched_at = context.touched_at
+        for passed_s in (1.1, 2.4):  # the first may count as a pause of a slow machine
+            look(touched_at + passed_s)
         await server.until_free()
 
 
-@pytest.mark.usefixtures("hasty")
-async def test_context_with_buffered_text_does_not_expire() -> None:
+async def test_context_with_buffered_text_does_not_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cartesia_context._CartesiaContext, "_speak_what_waits", lambda _: None)
+    looks = take_over_housekeeping(monkeypatch)
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Yes. And a", end=False, max_buffer_delay_ms=5000)
         await talk.until(is_("chunk", "a"))
-        await asyncio.sleep(1.2)  # by now the listener has heard everything
+        await until(lambda: all(c.has_pending_text for c in server.runtime.open_contexts))
+        (look,), now = looks, time.monotonic()
+        for passed_s in range(1, 5):  # by the second one the listener has heard everything
+            look(now + passed_s)
         await say(talk, "a", " second one.")
         await talk.until(is_("done", "a"))
         assert talk.sounds["a"] == s16(whole(server, "Yes.", "And a second one."))
@@ -96,14 +110,26 @@ async def test_cancel_of_expired_context_restarts_word_times() -> None:
         assert (word, start_s < 0.1) == ("No.", True)
 
 
-@pytest.mark.usefixtures("hasty")
-async def test_socket_idle_time_begins_at_end_of_last_context() -> None:
-    talker = FakeTalker(frames_per_character=5)
-    async with gateway(talker, session_idle_s=1.5) as server, cartesia(server) as talk:
-        talker.row_s = 0.02  # 1.8 seconds of work
+async def test_socket_idle_time_begins_at_end_of_last_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(socket, "time", clock)
+    looks = take_over_housekeeping(monkeypatch)
+    async with gateway(session_idle_s=1.5) as server, cartesia(server) as talk:
+        asked, may_answer = hold_codec(server, monkeypatch)
         await talk.send(**asking("a", ONE))
+        await asked.wait()
+        (look,) = looks
+        for _ in range(3):
+            passed_s += 1.0
+            look(clock.monotonic())
+        may_answer.set()
         await talk.until(is_("done", "a"))
-        await asyncio.sleep(0.3)
+        await server.until_free()
+        passed_s += 1.0
+        look(clock.monotonic())
         await talk.send(**asking("b", "Yes."))
         await talk.until(is_("done", "b"))
 

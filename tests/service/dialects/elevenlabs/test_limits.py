@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from service.dialects.elevenlabs.request import stream_options
-from service.transport import websocket as socket
 from talker.fake import FakeTalker
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,
@@ -18,7 +15,8 @@ from tests.service.dialects.elevenlabs.talk import (
     open_context,
 )
 from tests.service.dialects.vendor_talk import s16
-from tests.service.live import gateway
+from tests.service.housekeeping import take_over_housekeeping
+from tests.service.live import gateway, until
 
 
 async def test_contexts_being_spoken_count_towards_limit() -> None:
@@ -35,12 +33,16 @@ async def test_contexts_being_spoken_count_towards_limit() -> None:
 
 
 async def test_empty_text_keeps_context_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "_HOUSEKEEPING_S", 0.05)
+    looks = take_over_housekeeping(monkeypatch)
     async with gateway(**EXACT) as server, multi(server, inactivity_timeout=2) as talk:
         await open_context(talk, "a", "Half a")
-        for _ in range(8):
-            await asyncio.sleep(0.28)
+        await until(lambda: any(c.has_pending_text for c in server.runtime.open_contexts))
+        (context,), (look,) = server.runtime.open_contexts, looks
+        for _ in range(3):
+            touched_at = context.touched_at = context.touched_at - 1.9  # so much time passes
             await talk.send(text="", context_id="a")
+            await until(lambda: context.touched_at != touched_at)  # noqa: B023
+            look(touched_at + 2.1)
         await talk.send(text=" sentence.", context_id="a")
         await finish(talk, "a")
         await talk.until(is_final("a"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from service.timers import Look, TimerWheel
+from service.timers import Look
 from service.transport import websocket as socket
 from talker.fake import FakeTalker
+from tests.service.housekeeping import take_over_housekeeping
 from tests.service.live import SPEC, client, gateway
 from tests.service.memory import MemorySocket, served
 
@@ -37,15 +37,7 @@ async def test_speaking_socket_is_not_idle() -> None:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
-    """The housekeeping of each new socket, which only the test calls."""
-    looks: list[Look] = []
-
-    def join(wheel: TimerWheel, look: Look, wait_s: float) -> Callable[[], None]:
-        looks.append(look)
-        return lambda: None
-
-    monkeypatch.setattr(TimerWheel, "join", join)
-    return looks
+    return take_over_housekeeping(monkeypatch)
 
 
 async def answer(talk: MemorySocket) -> str:
