@@ -162,3 +162,27 @@ def test_report_of_at_most_only_lowers_estimate() -> None:
     assert clock.played_samples(1.0) == 1000
     clock.on_report(500, 1.0, at_most=True)
     assert (clock.played_samples(1.0), clock.dry_at) == (500, pytest.approx(3.5))
+
+
+def test_only_unread_audio_counts_into_lifted_lead() -> None:
+    clock = PlaybackClock(RATE, unread_slack_s=0.5)
+    clock.on_read(0)
+    clock.on_sent(3000, 0.0)
+    clock.lift()
+    assert clock.lead_s(0.0) == pytest.approx(2.5)
+    assert clock.when_credit(0.0, 2.0, 0.0) == float("inf")
+    clock.on_read(2000)
+    assert clock.lead_s(0.0) == pytest.approx(0.5)
+    # Playback does not help, although two seconds of what was read have not been played.
+    assert clock.when_credit(0.0, 2.0, 1.8) == float("inf")
+    clock.on_read(3000)
+    assert clock.lead_s(0.0) == 0.0
+    assert clock.when_credit(0.0, 2.0, 0.0) == 0.0
+
+
+def test_read_audio_stays_read() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(3000, 0.0)
+    clock.on_read(2000)
+    clock.on_read(1000)
+    assert clock.unread_s == pytest.approx(1.0)

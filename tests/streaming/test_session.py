@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from streaming.chunk_schedule import PaceBounds
 from streaming.events import (
     AudioDecoded,
     AudioRead,
@@ -16,6 +19,7 @@ from streaming.events import (
     FlushAsked,
     Flushed,
     PlaybackReported,
+    ResumeTalker,
     RowsReceived,
     SetTimer,
     TextAppended,
@@ -194,6 +198,63 @@ def test_gap_is_reported_unless_client_did_not_read(is_client: bool) -> None:
     assert not any(audio.gap_s for audio in world.sent[sent + 1 :])
 
 
+def test_gap_after_client_has_read_again_is_reported() -> None:
+    world = World(settings(max_lead_s=4.0), frames=1000)
+    world.session.handle(AudioRead(0), 0.0)
+    world.post(TextAppended("One. "))
+    world.run(until=30.0)
+    for step in range(60):
+        world.post(AudioRead(world.samples))
+        world.run(until=30.0 + 0.1 * step)
+    world.hold, sent = True, len(world.sent)
+    world.run(until=60.0)
+    world.hold = False
+    world.run(until=60.5)
+    after = world.sent[sent]
+    assert after.late
+    assert after.gap_s > 10
+
+
+def test_late_window_is_due_when_its_listener_ran_out_of_audio() -> None:
+    """Of several late windows, the codec takes the one first that is latest."""
+    world = World(settings(), frames=400)
+    world.post(TextAppended("One. "))
+    world.run(until=0.5)
+    world._rows = [(at + 60.0 * isinstance(e, RowsReceived), e) for at, e in world._rows]
+    world.run(until=50.0)  # all frames in hand have been sent
+    windows, dry_at = len(world.windows), world.session._queue.playback.dry_at
+    world.run(until=70.0)
+    assert dry_at < 50.0
+    assert world.windows[windows].deadline == dry_at
+
+
+def test_chunks_grow_as_soon_as_codec_becomes_slow() -> None:
+    config, bounds = settings(), PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
+    world = World(replace(config, queue=replace(config.queue, bounds=lambda: bounds)), frames=200)
+    world.post(TextAppended("A long one."))
+    world.post(EndAsked())
+    while not world.sent:
+        world.run(until=world.now + 0.001)
+    bounds, before = replace(bounds, queue_s=0.4), len(world.windows)
+    world.run()
+    assert before <= 2
+    assert world.windows[2].window.new_frames >= 11  # the queue's 0.4 s and the decode
+
+
+def test_paused_talker_is_not_resumed_without_room() -> None:
+    world = World(settings(max_lead_s=2.0), frames=2000)
+    world.post(TextAppended("One. "))
+    while not world.paused:
+        world.run(until=world.now + 0.01)
+    resumed = [
+        command
+        for event in (TextAppended("Half a"), TimerFired())
+        for command in world.session.handle(event, world.now)
+        if isinstance(command, ResumeTalker)
+    ]
+    assert resumed == []
+
+
 @pytest.mark.parametrize("lead_s", [0.5, 2.0, 8.0])
 def test_talker_is_paused_two_chunks_beyond_lead(lead_s: float) -> None:
     world = World(settings(max_lead_s=lead_s), frames=1000)
@@ -264,6 +325,16 @@ def test_cancel_excludes_unsent_and_unplayed_audio() -> None:
     assert cancelled.sent_s == world.samples / 24_000 - 1
     assert cancelled.played_s == 2.0
     assert cancelled.text_spoken == "Nineteen "  # half of it was played; cut at the end of a word
+
+
+def test_unsent_audio_does_not_count_as_played() -> None:
+    world = World(settings(), frames=100)
+    world.post(TextAppended("Nineteen characters. "))
+    world.run(30.0)
+    world.post(CancelAsked(unsent_samples=72_000))
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.played_s == cancelled.sent_s == 1.0
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 2.0])

@@ -7,6 +7,8 @@ import pytest
 
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import (
+    CancelAsked,
+    Cancelled,
     Done,
     EndAsked,
     Failed,
@@ -17,7 +19,7 @@ from streaming.events import (
     WordsSent,
 )
 from streaming.ports import Arrival, TalkerRows
-from tests.streaming.session_world import SPEC, World, rows_of, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, is_of, rows_of, settings
 
 
 def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> World:
@@ -85,10 +87,10 @@ def test_text_over_limit_is_refused_and_context_continues() -> None:
     with pytest.raises(RequestError) as caught:
         world.post(TextAppended(" Too many here."))
     assert caught.value.code is ErrorCode.TEXT_TOO_LONG
-    world.post(TextAppended(" Fits."))
+    world.post(TextAppended(" It fits!!"))  # exactly
     world.post(EndAsked())
     world.run()
-    assert "".join(world.talked).replace(" ", "") == "Tenchars.Fits."
+    assert "".join(world.talked).replace(" ", "") == "Tenchars.Itfits!!"
 
 
 def test_failure_ends_context_with_its_error() -> None:
@@ -107,6 +109,32 @@ def test_utterance_at_maximum_length_ends_with_reason_length() -> None:
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].reason == "length"
     assert world.samples == (9 - SPEC.num_codebooks + 1) * SPEC.hop_length
+
+
+def test_context_with_cut_utterance_before_complete_one_ends_with_reason_length() -> None:
+    rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))
+    world = World(settings())
+    world.post(TextAppended("One sentence. Another one."))
+    world.post(EndAsked())
+    world._rows = [(0.1, RowsReceived(0, TalkerRows(rows[:9], "length")))]
+    world.run(until=0.1)
+    assert world.talked == ["One sentence.", "Another one."]
+    world.run()
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].reason == "length"
+
+
+def test_text_of_cut_utterance_is_unspoken_until_later_audio_is_heard() -> None:
+    rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))
+    world = World(settings())
+    world.post(TextAppended("One two three four five six. "))
+    world._rows = [(0.1, RowsReceived(0, TalkerRows(rows[:9], "length")))]
+    world.run(until=30.0)
+    world.post(CancelAsked())
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    spoken_and_rest = (cancelled.text_spoken, cancelled.text_remaining)
+    assert spoken_and_rest == ("One", " two three four five six. ")
 
 
 def test_end_code_in_last_allowed_row_is_complete() -> None:
@@ -130,6 +158,19 @@ def test_rtf_ends_at_arrival_of_last_row() -> None:
     assert isinstance(soon, Done)
     assert isinstance(late, Done)
     assert soon.report.rtf == late.report.rtf
+
+
+def test_late_utterance_whose_text_came_in_time_is_underrun() -> None:
+    world = World(settings(), frames=10)
+    world.post(TextAppended("One is here. Two is here."))
+    world.post(EndAsked())
+    while len(world.talked) < 2:
+        world.run(until=world.now + ROW_S)
+    world._rows = [(at + 5.0 * is_of(e, 1), e) for at, e in world._rows]
+    world.run()
+    assert isinstance(world.told[-1], Done)
+    assert world.told[-1].report.underruns == 1
+    assert [audio.late for audio in world.sent if audio.gap_s] == [True]
 
 
 def test_pause_in_text_is_no_underrun() -> None:

@@ -20,7 +20,7 @@ from streaming.events import (
 from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
 from streaming.turns import PendingText, TurnSettings, chars_within, speech_chars
-from tests.streaming.session_world import ROW_S, World, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, settings
 
 DELIVERY = {
     "<|emotion:anger|>": "emotion",
@@ -127,6 +127,27 @@ def test_flush_ends_turn_and_its_delivery() -> None:
     assert [t for t in world.told if isinstance(t, Flushed)] == [Flushed("f1"), Flushed("f2")]
 
 
+def test_turn_that_ends_after_talker_was_asked_is_not_joined_to_next() -> None:
+    world = World(turning())
+    world.hold = True
+    world.post(TextAppended("The first sentence. "))
+    world.post(FlushAsked("f1"))
+    world.post(TextAppended("The second one is here."))
+    world.post(FlushAsked("f2"))
+    world.hold = False
+    world.run()
+    assert world.talked == ["The first sentence.", "The second one is here."]
+    assert [t for t in world.told if isinstance(t, Flushed)] == [Flushed("f1"), Flushed("f2")]
+
+
+def test_long_turn_has_no_generation_over_maximum_length() -> None:
+    pending = PendingText(TurnSettings(100, DELIVERY))
+    for letter in "abc":  # an even half would be 90 characters, which needs two of them
+        pending.add(letter * 60, 0.0)
+    pending.end_turn()
+    assert [len(pending.take()) for _ in range(3)] == [1, 1, 1]
+
+
 def test_piece_repeats_delivery_in_force() -> None:
     pending = PendingText(TurnSettings(0, DELIVERY))
     for text in (
@@ -165,6 +186,35 @@ def test_part_of_generation_has_delivery_in_force_where_it_begins() -> None:
     world.run()
     assert world.talked == parts
     assert world.delivered == ["", "<|emotion:sadness|>"]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_flush_of_text_in_several_utterances_is_told_after_last(is_held: bool) -> None:
+    """The turn's end comes before the talker's first rows, or after them."""
+    segments = SegmentSettings(max_chars=90, spoken_lengths=spelled_out)
+    world = World(replace(turning(most=90), segments=segments))
+    world.hold = is_held
+    parts = ["One two three four five six", "seven eight nine ten eleven twelve."]
+    world.post(TextAppended(" ".join(parts) + " And"))
+    world.run(until=2 * ROW_S)
+    world.post(TextAppended(" more."))
+    world.post(FlushAsked("f"))
+    world.hold = False
+    world.run()
+    assert world.talked == [*parts, "And more."]
+    assert world.told[-1] == Flushed("f")
+    assert world.samples == 3 * world.frames * SPEC.hop_length
+
+
+def test_flush_of_utterances_of_one_generation_is_told_after_last() -> None:
+    segments = SegmentSettings(max_chars=90, spoken_lengths=spelled_out)
+    world = World(replace(turning(most=90), segments=segments))
+    world.post(TextAppended("One two three four five six seven eight nine ten eleven twelve."))
+    world.post(FlushAsked("f"))
+    world.run()
+    assert len(world.talked) == 2
+    assert world.told[-1] == Flushed("f")
+    assert sum(isinstance(told, Flushed) for told in world.told) == 1
 
 
 def test_pieces_are_spoken_separately_without_max_chars() -> None:
