@@ -215,13 +215,13 @@ def test_short_first_window_is_not_interrupted() -> None:
 
 def test_long_window_of_playing_stream_is_not_interrupted() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
-    waiting.add(0, window(4, 40, 0), 0.5, 0.0)
+    waiting.add(0, window(4, 105, 0), 0.5, 0.0)
     waiting.add(1, window(), 0.9, 0.0)
     order = []
     while batch := waiting.take(0.0):
         order += ids(batch)
         finish(waiting, batch)
-    assert order == [0, 0, 0, 0, 1]
+    assert order == [*[0] * 11, 1]
 
 
 def test_long_first_window_progresses_under_constant_load() -> None:

@@ -142,6 +142,33 @@ def test_worker_refuses_malformed_and_duplicate_windows() -> None:
     assert [m.id for m in link.answers(Decoded)] == [1]
 
 
+def test_window_beyond_full_queue_is_refused() -> None:
+    link = ScriptedLink([[message(1), message(2), message(3)], [message(4)]])
+    limits = BatchLimits(queued=2, rows=1)
+    loop = DecodeLoop(link, FakeDecoder(SPEC), DecodeCost(0.0, 0.0), limits)
+    with pytest.raises(LinkClosed):
+        loop.run()
+    assert [(m.id, m.reason) for m in link.answers(Failed)] == [(3, "decode_failed")]
+    assert [m.id for m in link.answers(Decoded)] == [1, 2, 4]
+
+
+def test_queue_time_of_long_window_ends_with_its_first_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    class Slow(FakeDecoder):
+        def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
+            nonlocal now
+            now += 1
+            return super().decode_windows(windows)
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    link = run([[message(1, deadline_s=0.0), message(2, new=24)]], Slow(SPEC))
+    _, long = link.answers(Decoded)
+    assert (long.queue_s, long.decode_s) == (1, 3)
+
+
 def test_worker_ends_on_device_error() -> None:
     """Later windows would fail too. All that are pending go to the next worker."""
 

@@ -132,6 +132,21 @@ async def test_worker_death_before_decoding_adds_no_strike() -> None:
     assert len(samples) == NEW * HOP
 
 
+async def test_window_is_given_up_at_second_death_during_its_decoding() -> None:
+    out = Out()
+    for id in range(2):
+        await out.ask(id)
+    for is_left in (True, False):
+        out.decodes.on_message(Decoding([0]))
+        out.decodes.on_down()
+        assert out.next_worker() == ([(0, True), (1, False)] if is_left else [(1, False)])
+    with pytest.raises(BackendError) as failed:
+        await out.asking[0]
+    assert failed.value.code is ErrorCode.CODEC_FAILED
+    out.answer(1)
+    await out.asking[1]
+
+
 @pytest.mark.parametrize("count", [0, NEW * HOP - 1, NEW * HOP + 1])
 async def test_audio_of_wrong_length_fails_decode(count: int) -> None:
     out = Out()

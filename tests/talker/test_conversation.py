@@ -135,6 +135,19 @@ class TestConversation:
         assert process.asked[1].continues == held
         assert talk.held == len(HEAD + TURN) + 8 + len(TURN) + 8
 
+    async def test_history_keeps_all_rows_if_each_is_whole_frame(self) -> None:
+        """The row with the stop id is not part of such a stream."""
+        talk, process = Conversation(1), Process()
+        process.answers = [SPOKEN]
+
+        def build() -> Order:
+            return continued(whole(), len(HEAD), talk, 200, is_delayed=False)
+
+        assert [piece async for piece in talk.speak(build, process.start)] == SPOKEN
+        assert talk.held == len(HEAD + TURN) + 9
+        assert talk.last is not None
+        assert np.array_equal(talk.last.rows[4:], rows(5, 8))
+
     @pytest.mark.parametrize(
         "answer",
         [
@@ -246,6 +259,12 @@ class TestConversationCache:
         kept.drop(1)
         kept.drop(1)
         assert kept.get(1) is None
+
+    def test_conversation_that_went_on_is_evicted_last(self) -> None:
+        kept = ConversationCache(slots=64, cores=1, limit=2)
+        for number in (1, 2, 1, 3):
+            kept.keep(number, ConversationHistory())
+        assert [kept.get(n) is not None for n in (1, 2, 3)] == [True, False, True]
 
 
 def ask(handle: int, **changes: object) -> Generate:
