@@ -328,6 +328,17 @@ async def test_child_output_is_logged_by_line(nest: Nest, caplog: pytest.LogCapt
     assert logged.index("ipc.supervisor") > logged.index("ipc.output")
 
 
+async def test_output_without_line_break_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    output = OutputLogger("child")
+    output.data_received(b"x" * 10_000)  # too long to wait for the end of the line
+    assert "".join(record.getMessage() for record in caplog.records) == "x" * 10_000
+    caplog.clear()
+    output.data_received(b"one line\nlast ")
+    output.data_received(b"words")
+    output.connection_lost(None)
+    assert [record.getMessage() for record in caplog.records] == ["one line", "last words"]
+
+
 def is_there(path: str) -> bool:
     return os.path.exists(path)
 

@@ -113,15 +113,24 @@ def test_vitals_distinguish_idle_busy_and_stopped(processes: list[subprocess.Pop
         time.sleep(0.02)
 
 
-def test_vitals_report_stopped_grandchild(processes: list[subprocess.Popen[bytes]]) -> None:
-    pid = start(processes, f"print(subprocess.run([sys.executable, '-c', 'import time; {IDLE}']))")
-    deadline = time.monotonic() + 60
-    while not (found := children(pid)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    until(found[0], "S")
-    os.kill(found[0], signal.SIGSTOP)
-    until(found[0], "T")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_vitals_report_stopped_grandchild(
+    processes: list[subprocess.Popen[bytes]], depth: int
+) -> None:
+    code = IDLE
+    for _ in range(depth):
+        inner = f"import subprocess, sys, time; {code}"
+        code = f"print(subprocess.run([sys.executable, '-c', {inner!r}]))"
+    pid = found = start(processes, code)
+    for _ in range(depth):
+        deadline = time.monotonic() + 60
+        while not (below := children(found)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (found,) = below
+    until(found, "S")
+    os.kill(found, signal.SIGSTOP)
+    until(found, "T")
     assert until(pid, "S").is_stopped
 
 
