@@ -182,6 +182,25 @@ async def test_library_add_on_full_disk_leaves_no_file(
         assert one.names() == ["anna"]
 
 
+def test_voice_is_synced_before_and_after_its_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure, a voice that was added is there, and whole."""
+    synced: list[tuple[str, list[str]]] = []
+
+    def note(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        synced.append((name, sorted(path.name for path in tmp_path.iterdir())))
+
+    monkeypatch.setattr("os.fsync", note)
+    folder, anna = VoiceFolder(tmp_path), voice("anna")
+    folder.write(anna)
+    unfinished, file = f"{anna.id}.unfinished", f"{anna.id}.safetensors"
+    assert synced == [(unfinished, [unfinished]), (tmp_path.name, [file])]
+    folder.delete(anna)
+    assert synced[2:] == [(tmp_path.name, [])]
+
+
 def test_voice_folder_write_over_file_size_limit_leaves_no_file(tmp_path: Path) -> None:
     """The kernel itself refuses the write: files are limited to 100 bytes."""
     (tmp_path / "voice.bin").write_bytes(pack(voice()))
