@@ -70,10 +70,11 @@ def test_faults_are_empty_for_query_with_known_names(check: ModuleType) -> None:
 
 def test_alerts_all_have_rule_tests(check: ModuleType) -> None:
     tests = "".join((FOLDER / name).read_text() for name in RULE_TESTS)
-    for rule in check.rules():
-        if "alert" in rule:
-            cases = tests.split(f"alertname: {rule['alert']}\n")[1:]
-            assert any("summary:" in case.split("alertname:")[0] for case in cases), rule["alert"]
+    alerts = [rule["alert"] for rule in check.rules() if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        cases = tests.split(f"alertname: {alert}\n")[1:]
+        assert any("summary:" in case.split("alertname:")[0] for case in cases), alert
 
 
 def test_dashboard_equals_output_of_make_dashboard() -> None:

@@ -132,7 +132,10 @@ def test_worker_has_security_and_volumes_of_gateway(group: Objects) -> None:
         assert volume == volumes[volume["name"]]
     mounts = {mount["mountPath"]: mount for mount in head["volumeMounts"]}
     for mount in worker["volumeMounts"]:
-        assert mount == mounts[mount["mountPath"]]
+        assert mount == mounts.pop(mount["mountPath"])
+    used = {mount["name"] for mount in worker["volumeMounts"]}
+    assert used <= {volume["name"] for volume in theirs["volumes"]}
+    assert [mount["name"] for mount in mounts.values()] == ["keys"], "the gateway's own"
 
 
 def test_worker_grace_period_outlasts_gateway(group: Objects) -> None:

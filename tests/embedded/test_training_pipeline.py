@@ -299,7 +299,9 @@ def test_resumed_stage_equals_uninterrupted_stage(
             train.run(stage, plan(work))
     train.run(stage, plan(work))
     if module:
-        for file in sorted((made.work / stage).glob("*.npz")):
+        files = sorted((made.work / stage).glob("*.npz"))
+        assert files
+        for file in files:
             with np.load(file) as whole, np.load(work / stage / file.name) as resumed:
                 assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
     else:
