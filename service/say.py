@@ -84,9 +84,16 @@ async def run_say(
 
     Args:
         text: A whole text, or an iterator over its parts.
+        url: The service's WebSocket.
+        out: The WAV file to write, if any.
+        play: Whether to play it.
         timestamps: The file for word times, ``.srt`` or ``.json``; ``-``: only in the result.
+        api_key: An API key, if the service needs one.
         speech: Options of the speech, except for the lead: a file takes audio as fast as it is
             made, and the server chooses a player's lead.
+
+    Returns:
+        The listener's figures, and the words with ``timestamps``.
 
     Raises:
         SayError: The text was not spoken completely, or the audio not written or played.
@@ -141,7 +148,9 @@ async def _failures() -> AsyncIterator[None]:
     try:
         yield
     except NoServerError as error:
-        raise SayError(f"{error}; start one with 'talkwire serve'", NO_SERVER) from error
+        # without an OSError, the address was not even tried
+        hint = "; start one with 'talkwire serve'" if isinstance(error.__cause__, OSError) else ""
+        raise SayError(f"{error}{hint}", NO_SERVER) from error
     except (RefusedError, ServerError) as error:
         raise SayError(str(error), REFUSED) from error
     except (ClientError, PlayerError) as error:

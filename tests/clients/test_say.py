@@ -148,6 +148,12 @@ async def test_say_without_player_fails(tmp_path: Path, monkeypatch: pytest.Monk
             await run_say("Hi.", url, play=True)
 
 
+async def test_say_suggests_no_start_for_an_address_that_is_not_a_websockets() -> None:
+    with pytest.raises(SayError, match=r"not a WebSocket address: http://x:8000$") as caught:
+        await run_say("Hi.", "http://x:8000")
+    assert caught.value.exit_code == 3
+
+
 async def test_say_exit_code_depends_on_error(tmp_path: Path) -> None:
     async def refuse(peer: Peer) -> None:
         create = await peer.expect(protocol.ContextCreate)
