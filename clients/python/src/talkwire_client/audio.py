@@ -44,6 +44,9 @@ def count_samples(data: bytes, encoding: Encoding, sample_rate: int | None) -> i
         encoding: The encoding of ``data``.
         sample_rate: In Hz; required only for Opus.
 
+    Returns:
+        The number of samples.
+
     Raises:
         ValueError: It ends within a sample, is not an Opus packet, or lacks a required rate.
     """

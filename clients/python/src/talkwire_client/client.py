@@ -110,10 +110,13 @@ class Client:
 
         Raises:
             ClientError: The API key has characters that no header can hold.
-            NoServerError: Nothing answers at the address, or not with a trusted certificate.
+            NoServerError: The address is not a WebSocket's, or nothing answers at it with a trusted
+                certificate.
             RefusedError: The handshake was answered with another HTTP status than 101.
             ServerError: The server sent an error, for example when it is full.
+            ConnectionLostError: The server closed the connection at once.
             ProtocolError: It is not a Talkwire server.
+            RuntimeError: The client has connected before.
         """
         if self._socket is not None:
             raise RuntimeError("a client connects once; make another one")
@@ -156,7 +159,7 @@ class Client:
 
     @property
     def server(self) -> wire.SessionCreated:
-        """The server's capabilities: voices, sample rates, limits."""
+        """The server's capabilities: voices, sample rates, limits. RuntimeError before that."""
         if self._server is None:
             raise RuntimeError("not connected: async with Client(...) as client")
         return self._server
@@ -196,7 +199,8 @@ class Client:
             Seconds.
 
         Raises:
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``send``.
+            RuntimeError: The client is not connected.
         """
         try:
             return await (await self._connected().ping())
@@ -209,7 +213,9 @@ class Client:
         """Send a message of the protocol; ``Speech`` has a method for each.
 
         Raises:
-            ClientError: The connection is gone.
+            ClientError: The connection is gone: the ServerError or ProtocolError that ended it, or
+                else ConnectionLostError.
+            RuntimeError: The client is not connected.
         """
         if self._ended is not None:
             raise self._ended

@@ -10,8 +10,8 @@
      +-- SlowReaderError       a speech was not read, and blocked others on its connection
      +-- ProtocolError         the server sent something that is not the protocol
 
-Mistakes in a call (a context id that is in use, text that is not Unicode) are ValueError or
-TypeError.
+Mistakes of the caller are ValueError or TypeError (a context id that is in use, text that is not
+Unicode) and RuntimeError (a speech that is read before it is entered, a second ``connect``).
 """
 
 from __future__ import annotations

@@ -115,12 +115,15 @@ class StreamReport:
 def underrun(
     arrivals: Sequence[Arrival], sample_rate: int, prebuffer_s: float = 0.0
 ) -> tuple[int, float]:
-    """Return the number of underruns, and their duration in seconds.
+    """Compute the underruns of one stream.
 
     Args:
         arrivals: In order of time.
         sample_rate: In Hz.
         prebuffer_s: How long the listener delays the first chunk.
+
+    Returns:
+        The number of underruns, and their duration in seconds.
     """
     clock = PlaybackClock(sample_rate)
     begin_s = arrivals[0].at_s + prebuffer_s if arrivals else 0.0
@@ -145,6 +148,9 @@ def report(
         sample_rate: In Hz.
         leading_silence_samples: Samples before the first audible one; None if all are silent.
         prebuffer_s: How long the listener delays the first chunk, for underruns.
+
+    Returns:
+        The measurements.
     """
     heard = [arrival for arrival in arrivals if arrival.samples]
     audio_s = sum(arrival.samples for arrival in heard) / sample_rate

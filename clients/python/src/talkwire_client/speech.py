@@ -95,6 +95,9 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
         context_id: The id to use if ``options`` has none.
         options: The caller's options.
 
+    Returns:
+        The message.
+
     Raises:
         TypeError: There is no option of that name, or JSON has no such value.
         ValueError: There is no such encoding, or a text is not Unicode.
@@ -211,8 +214,9 @@ class Speech:
 
         Raises:
             ServerError: The server refused it.
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``append``.
             ValueError: The context id is in use on this connection.
+            RuntimeError: It was entered before, or the client is not connected.
         """
         if self._entered:
             raise RuntimeError("a speech can be entered once; call speak again")
@@ -255,8 +259,9 @@ class Speech:
             text: Any part of the whole; the server finds the sentences.
 
         Raises:
-            ClientError: It needs several messages and is longer than a context allows.
-            ConnectionLostError: The connection is gone.
+            ClientError: It needs several messages and is longer than a context allows. Or the
+                connection is gone: the ServerError or ProtocolError that ended it, or else
+                ConnectionLostError.
             ValueError: It is not Unicode.
         """
         self._check_entered()
@@ -270,7 +275,7 @@ class Speech:
             The flush's id, for ``wait_flushed``.
 
         Raises:
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``append``.
         """
         self._check_entered()
         flush_id = flush_id or f"f{next(self._flush_ids)}"
@@ -300,7 +305,7 @@ class Speech:
         """End the text.
 
         Raises:
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``append``.
         """
         self._check_entered()
         await self._connection.send(wire.ContextEnd(self.context_id))
@@ -339,7 +344,7 @@ class Speech:
             played_samples: Total number of samples of this speech, at the rate of its audio.
 
         Raises:
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``append``.
         """
         self._check_entered()
         if self.done is None and self._cancelling is None:
@@ -355,7 +360,8 @@ class Speech:
             What was heard and what was not; None if the speech was over already.
 
         Raises:
-            ConnectionLostError: The connection is gone.
+            ClientError: The connection is gone, as in ``append``.
+            TypeError: ``played_ms`` is not a number.
         """
         self._check_entered()
         self._discard()
@@ -373,6 +379,7 @@ class Speech:
             ProtocolError: The server sent something that is not the protocol.
             SlowReaderError: It was not read while another speech of the connection waited.
             Exception: An exception of ``on_words`` or the text's iterator.
+            RuntimeError: The speech has not been entered.
         """
         self._check_entered()
         while (chunk := await self._chunks.get()) is not None:

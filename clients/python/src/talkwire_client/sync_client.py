@@ -267,6 +267,7 @@ class _LoopThread:
         Raises:
             ConnectionLostError: The client was closed.
             RuntimeError: It is not connected, or this thread runs the loop and cannot wait for it.
+            BaseException: An exception of the coroutine.
         """
         closed = ConnectionLostError(None, "the client was closed")
         if self._loop is None:
