@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -203,7 +204,32 @@ def test_openai_model_aliases_accept_list_or_commas(
     assert load_settings().openai_model_aliases == ()
 
 
-def test_every_setting_is_documented() -> None:
+def documented_defaults() -> dict[str, str]:
+    """The defaults in the page's tables, by setting. Several settings of a row may share one."""
     text = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
-    missing = [name for name in Settings.model_fields if f"`{name}`" not in text]
-    assert missing == []
+    found: dict[str, str] = {}
+    for names, defaults in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", text, re.MULTILINE):
+        each = re.findall(r"`(\w+)`", names)
+        texts = defaults.split(", ") if len(each) > 1 else [defaults]
+        found |= dict(zip(each, texts * len(each) if len(texts) == 1 else texts, strict=True))
+    return found
+
+
+def test_page_lists_every_setting_with_its_default() -> None:
+    documented = documented_defaults()
+    assert documented.keys() == Settings.model_fields.keys()
+    for name, field in Settings.model_fields.items():
+        match field.default:
+            case None:  # the page says what it stands for
+                continue
+            case bool(flag):
+                expected = str(flag).lower()
+            case () | {}:
+                expected = "none"
+            case tuple(names):
+                expected = ", ".join(names)
+            case float(number):
+                expected = f"{number:g}"
+            case other:
+                expected = {16 << 20: "16 MiB"}.get(other, str(other))
+        assert documented[name] == expected, name

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,3 +170,25 @@ def test_audio_header_refuses_other_bytes(frame: bytes) -> None:
 def test_committed_json_schema_is_current() -> None:
     path = Path(__file__).parents[2] / "docs" / "reference" / "protocol.schema.json"
     assert json.loads(path.read_text()) == json_schema()
+
+
+def documented_messages() -> list[str]:
+    """The JSON messages of the pages' examples. Those that end with an ellipsis are incomplete."""
+    docs = Path(__file__).parents[2] / "docs"
+    pages = ("tutorial.md", "reference/protocol.md", "design/word_timings.md")
+    text = "\n".join((docs / page).read_text() for page in pages)
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = [m for block in blocks for m in re.findall(r'\{"type":.*?\}$', block, re.M | re.S)]
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.parametrize("text", documented_messages())
+def test_documented_message_is_of_the_protocol(text: str) -> None:
+    fields = json.loads(text.replace(", …}", "}"))
+    kinds = (*wire.CLIENT_MESSAGES, *wire.SERVER_MESSAGES)
+    kind = {one.__struct_config__.tag: one for one in kinds}[fields["type"]]
+    assert fields.keys() <= {"type", *kind.__struct_fields__}
+    if "…}" not in text:
+        message = msgspec.json.decode(text, type=kind)
+        assert json.loads(msgspec.json.encode(message)).items() >= fields.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,22 @@ from tests.service.memory import Served, served
 def test_status_has_every_code() -> None:
     assert set(STATUS) == set(ErrorCode)
     assert all(400 <= status < 600 for status in STATUS.values())
+
+
+def test_page_lists_every_code_with_its_status() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
+    _, table = page.read_text().split("| code | status | meaning |")
+    rows = re.findall(r"^\| (`[^|]+`) \|([^|]*)\|", table, re.MULTILINE)
+    statuses = {code: told for codes, told in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert set(statuses) == set(ErrorCode)
+    # a client that reads nothing gets no status
+    assert not statuses.pop(ErrorCode.SLOW_CONSUMER).strip()
+    for code, told in statuses.items():
+        error = RequestError(ErrorCode(code), "")
+        plain, _, handshakes = told.partition(" (handshakes: ")
+        assert int(plain) == openai.TABLE.status(error), code
+        if code != ErrorCode.UNKNOWN_VOICE:  # which no handshake of the protocol names
+            assert int(handshakes.rstrip(") ") or plain) == native.TABLE.status(error), code
 
 
 @pytest.mark.parametrize(
