@@ -118,7 +118,7 @@ class NativeRenderer:
         self._id, self._encoding = create.context_id, create.audio.encoding
         self._handle, self._framing, self._render_error = handle, framing, render_error
         self._sequence = self._offset = 0
-        #: Whether the next frame follows an underrun. The encoder may hold its audio back.
+        #: Whether the next message follows an underrun. The encoder may hold its audio back.
         self._is_late = False
         self._rate = 1
         #: Words that have not been told, each with its end in milliseconds of decoded audio.
@@ -132,7 +132,7 @@ class NativeRenderer:
                 started = wire.AudioStarted(self._id, self._encoding, sample_rate, delay_samples)
                 return [encode_message(started)]
             case Audio():
-                return [*self._frames(output), *self._words(output.words)]
+                return [*self._audio(output), *self._words(output.words)]
             case Words():
                 return self._words(output)
             case Flushed(flush_id):
@@ -146,7 +146,7 @@ class NativeRenderer:
                 done = encode_message(wire.ContextDone(self._id, reason))
                 return [*first, self._metrics(report), done]
 
-    def _frames(self, audio: Audio) -> Iterator[Revocable]:
+    def _audio(self, audio: Audio) -> Iterator[Revocable]:
         self._is_late |= audio.late
         for number, packet in enumerate(audio.packets):
             flags = AudioFlags.DISCONTINUITY if self._is_late else AudioFlags.NONE
@@ -171,7 +171,7 @@ class NativeRenderer:
                 return encode_message(wire.Audio(self._id, *wrapped, audio=data))
 
     def _words(self, words: Words) -> list[Message]:
-        """Tell the words that end in the frames so far. The encoder may hold others' audio back."""
+        """Tell the words that end in the audio so far. The encoder may hold others' audio back."""
         self._untold += [(word, word.end_ms + words.delay_ms) for word in words.timings]
         sent_ms = 1000 * self._offset / self._rate + _ROUNDING_MS
         ready: list[WordTiming] = []

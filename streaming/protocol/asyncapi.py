@@ -14,6 +14,7 @@ import msgspec
 from streaming.protocol import messages as wire
 
 _CHANNEL = "stream"
+#: The name of the binary message.
 _FRAME = "audio.frame"
 #: The reply to each message, other than ``error``. Other client messages have no reply.
 _REPLIES: dict[type[wire.ClientMessage], type[wire.ServerMessage]] = {

@@ -114,8 +114,8 @@ class AudioHeader(NamedTuple):
 
         u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
 
-    ``sequence`` counts this context's binary frames, and ``sample_offset`` the samples that they
-    decode to, at the audio's own rate. Both start at 0 and wrap at 2**32. A frame with LAST may
+    ``sequence`` counts this context's binary messages, and ``sample_offset`` the samples that they
+    decode to, at the audio's own rate. Both start at 0 and wrap at 2**32. A message with LAST may
     hold no samples.
     """
 
@@ -132,13 +132,13 @@ class AudioHeader(NamedTuple):
         )
 
     @classmethod
-    def unpack(cls, frame: bytes) -> AudioHeader:
-        """Parse the header of a binary frame. Raises ValueError if it has no valid header."""
-        if len(frame) < HEADER_BYTES:
-            raise ValueError("a binary frame is shorter than its header")
-        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(frame)
+    def unpack(cls, message: bytes) -> AudioHeader:
+        """Parse the header of a binary message. Raises ValueError if it has no valid header."""
+        if len(message) < HEADER_BYTES:
+            raise ValueError("a binary message is shorter than its header")
+        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(message)
         if kind != PROTOCOL_VERSION << 4 | AUDIO_TYPE:
-            raise ValueError("a binary frame of another version or type")
+            raise ValueError("a binary message of another version or type")
         return cls(handle, sequence, offset, AudioFlags(flags))
 
 

@@ -1,7 +1,7 @@
 """The native protocol, ``talkwire.tts.v1``: its JSON messages.
 
 The client sends ``CLIENT_MESSAGES``, the server ``SERVER_MESSAGES``; audio is sent as binary
-frames (binary.py). docs/reference/protocol.md describes every field. The server refuses unknown
+messages (binary.py). docs/reference/protocol.md describes every field. The server refuses unknown
 fields, so that a misspelt option is not silently ignored.
 """
 
@@ -38,10 +38,10 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 class AudioOptions(Options, frozen=True):
     """The audio format of a context. ``sample_rate`` null: the encoding's default, which is 8000
-    for mu-law and A-law and the codec's rate for the others. ``frame_ms`` 0: one binary frame for
-    each chunk; for Opus, frames of 20 ms. ``bitrate``: bits per second, for Opus only. ``speed``:
-    a factor of the voice's own speed, at the same pitch. ``fade_in_ms``: length of the fade-in at
-    the beginning of the context's audio.
+    for mu-law and A-law and the codec's rate for the others. ``frame_ms``: milliseconds of audio in
+    each binary message; 0: a chunk, for Opus 20 ms. ``bitrate``: bits per second, for Opus only.
+    ``speed``: a factor of the voice's own speed, at the same pitch. ``fade_in_ms``: length of the
+    fade-in at the beginning of the context's audio.
     """
 
     encoding: Encoding = Encoding.PCM_S16LE
@@ -95,7 +95,7 @@ class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
     """Choose how audio is framed; allowed only while no context is open. ``raw`` allows one
-    context at a time; ``json`` sends ``audio`` messages instead of binary frames.
+    context at a time; ``json`` sends ``audio`` messages instead of binary ones.
     """
 
     framing: Literal["header", "raw", "json"] = "header"
@@ -227,7 +227,7 @@ class ContextCreated(ServerMessage, frozen=True, omit_defaults=True, tag="contex
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
-    """The context's first binary frame follows. ``delay_samples``: how many samples an Opus
+    """The context's first audio follows. ``delay_samples``: how many samples an Opus
     decoder produces before the first sample of audio (the pre-skip, at ``sample_rate``).
     """
 
@@ -238,8 +238,8 @@ class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
 
 
 class Audio(ServerMessage, frozen=True, tag="audio"):
-    """An audio frame as JSON, with ``json`` framing: the fields of the binary header, and the
-    payload as base64. ``flags`` has the header's bits.
+    """Audio as JSON, with ``json`` framing: the fields of the binary header, and the payload as
+    base64. ``flags`` has the header's bits.
     """
 
     context_id: str
@@ -277,7 +277,7 @@ class FlushDone(ServerMessage, frozen=True, tag="flush.done"):
 
 
 class ContextCancelled(ServerMessage, frozen=True, tag="context.cancelled"):
-    """The context is cancelled: no frame of it follows. ``text_spoken`` and ``text_remaining``
+    """The context is cancelled: no audio of it follows. ``text_spoken`` and ``text_remaining``
     together are the text that was appended.
     """
 

@@ -121,7 +121,7 @@ async def test_audio_gap_is_protocol_error(skip: int) -> None:
 
     async with fake_server(script) as url, Client(url) as client:
         async with client.speak() as speech:
-            with pytest.raises(ProtocolError, match=f"frame {1 + skip} "):
+            with pytest.raises(ProtocolError, match=f"message {1 + skip} "):
                 await drain(speech)
         with pytest.raises(ClientError):
             async with client.speak():

@@ -161,10 +161,10 @@ def test_audio_header_has_documented_layout() -> None:
     assert AudioHeader.unpack(AudioHeader(0, 2**32 + 1, 2**33).pack()) == AudioHeader(0, 1, 0)
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x11" * 11, b"\x21" + b"\0" * 11])
-def test_audio_header_refuses_other_bytes(frame: bytes) -> None:
-    with pytest.raises(ValueError, match="binary frame"):
-        AudioHeader.unpack(frame)
+@pytest.mark.parametrize("message", [b"", b"\x11" * 11, b"\x21" + b"\0" * 11])
+def test_audio_header_refuses_other_bytes(message: bytes) -> None:
+    with pytest.raises(ValueError, match="binary message"):
+        AudioHeader.unpack(message)
 
 
 def test_committed_json_schema_is_current() -> None:

@@ -21,12 +21,12 @@ _SAMPLE_BYTES = {
 
 
 class AudioChunk(NamedTuple):
-    """A chunk of audio: one frame of the protocol.
+    """A chunk of audio: one binary message of the protocol.
 
     Attributes:
         data: The audio in the requested encoding; an Opus chunk is one packet.
         samples: Number of samples that it decodes to, at the rate of the audio.
-        header: The frame's header.
+        header: The message's header.
         arrived_s: Time of arrival, on the clock of ``time.monotonic()``.
     """
 

@@ -255,7 +255,7 @@ class Client:
             while True:
                 data = await socket.recv()
                 if isinstance(data, bytes):
-                    await self._on_frame(data, time.monotonic())
+                    await self._on_binary(data, time.monotonic())
                 else:
                     await self._on_message(_decode(data), time.monotonic())
         except ConnectionClosed as closed:
@@ -271,12 +271,12 @@ class Client:
                 self._forget(speech)
             await socket.close(code)
 
-    async def _on_frame(self, frame: bytes, arrived_s: float) -> None:
+    async def _on_binary(self, message: bytes, arrived_s: float) -> None:
         try:
-            header = wire.AudioHeader.unpack(frame)
+            header = wire.AudioHeader.unpack(message)
         except ValueError as error:
             raise ProtocolError(str(error)) from error
-        await self._on_audio(frame[wire.HEADER_BYTES :], header, arrived_s)
+        await self._on_audio(message[wire.HEADER_BYTES :], header, arrived_s)
 
     async def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
         speech = self._handles.get(header.handle)

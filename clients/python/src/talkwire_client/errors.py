@@ -82,4 +82,4 @@ class SlowReaderError(ClientError):
 
 
 class ProtocolError(ClientError):
-    """A message or a frame is not of ``talkwire.tts.v1``."""
+    """A message is not of ``talkwire.tts.v1``."""

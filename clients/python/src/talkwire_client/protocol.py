@@ -1,6 +1,6 @@
-"""The native protocol, ``talkwire.tts.v1``, for clients: JSON messages, binary frames.
+"""The native protocol, ``talkwire.tts.v1``, for clients: JSON and binary messages.
 
-The client sends ``ClientMessage`` and receives ``ServerMessage``; audio arrives as binary frames
+The client sends ``ClientMessage`` and receives ``ServerMessage``; audio arrives as binary messages
 with a header of 12 bytes. Talkwire's docs/reference/protocol.md describes each field.
 
 This definition is independent of the server's code. Fields at their default are not sent; unknown
@@ -243,7 +243,7 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
 
 
 class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
-    """The context is open; ``handle`` identifies it in frame headers. ``warning`` tells a person
+    """The context is open; ``handle`` identifies it in binary headers. ``warning`` tells a person
     what will be worse than it could be.
     """
 
@@ -253,7 +253,7 @@ class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
-    """The audio's format, before its first frame.
+    """The audio's format, before its first message.
 
     ``delay_samples``: samples that an Opus decoder returns before the first sample of speech.
     """
@@ -265,7 +265,7 @@ class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
 
 
 class Audio(ServerMessage, frozen=True, tag="audio"):
-    """A frame of audio, only with ``json`` framing: the header's fields and the audio's bytes."""
+    """Audio as JSON, only with ``json`` framing: the header's fields and the audio's bytes."""
 
     context_id: str
     handle: int
@@ -432,7 +432,7 @@ def _decode(text: str | bytes, decoders: dict[str, msgspec.json.Decoder[T]]) -> 
         raise ValueError("not a message of the native protocol") from error
 
 
-# -- binary frames
+# -- binary messages
 
 PROTOCOL_VERSION = 1
 _AUDIO = 1
@@ -443,23 +443,23 @@ _WRAP = 1 << 32
 
 
 class AudioFlags(IntFlag):
-    """Bits of a frame header's second byte."""
+    """Bits of a binary header's second byte."""
 
     NONE = 0
     FIRST = 1
     LAST = 2
-    #: The listener had an underrun before this frame.
+    #: The listener had an underrun before this message.
     DISCONTINUITY = 4
 
 
 class AudioHeader(NamedTuple):
-    """The 12 bytes before a frame's audio, little-endian.
+    """The 12 bytes before a binary message's audio, little-endian.
 
     ::
 
         u8 version << 4 | type    u8 flags    u16 handle    u32 sequence    u32 sample offset
 
-    ``sequence`` counts the context's frames, ``sample_offset`` the samples that they decode to;
+    ``sequence`` counts the context's messages, ``sample_offset`` the samples that they decode to;
     both begin at 0 and wrap at 2**32.
     """
 
@@ -474,15 +474,15 @@ class AudioHeader(NamedTuple):
         return _LAYOUT.pack(_KIND, self.flags, self.handle, sequence, offset)
 
     @classmethod
-    def unpack(cls, frame: bytes) -> AudioHeader:
-        """Decode the header of a frame.
+    def unpack(cls, message: bytes) -> AudioHeader:
+        """Decode the header of a binary message.
 
         Raises:
-            ValueError: The frame is too short, or of another version or type.
+            ValueError: The message is too short, or of another version or type.
         """
-        if len(frame) < HEADER_BYTES:
-            raise ValueError("a binary frame is shorter than its header")
-        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(frame)
+        if len(message) < HEADER_BYTES:
+            raise ValueError("a binary message is shorter than its header")
+        kind, flags, handle, sequence, offset = _LAYOUT.unpack_from(message)
         if kind != _KIND:
-            raise ValueError("a binary frame of another version or type")
+            raise ValueError("a binary message of another version or type")
         return cls(handle, sequence, offset, AudioFlags(flags))

@@ -440,7 +440,7 @@ class Speech:
         self._answered.set()
 
     def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
-        """Handle a frame. Raises ProtocolError if it does not continue the last one."""
+        """Handle audio. Raises ProtocolError if it does not continue the last one."""
         try:
             rate = self.started.sample_rate if self.started else None
             samples = count_samples(data, self.encoding, rate)
@@ -448,8 +448,8 @@ class Speech:
             raise ProtocolError(f"context {self.context_id}: {error}") from error
         if (header.sequence, header.sample_offset) != (self._sequence, self._offset):
             raise ProtocolError(
-                f"context {self.context_id}: frame {header.sequence} at sample "
-                f"{header.sample_offset} came where frame {self._sequence} at sample "
+                f"context {self.context_id}: message {header.sequence} at sample "
+                f"{header.sample_offset} came where message {self._sequence} at sample "
                 f"{self._offset} belongs"
             )
         self._sequence = (self._sequence + 1) % _WRAP
