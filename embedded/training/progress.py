@@ -94,11 +94,6 @@ class Progress:
         fall = (self._steps - self.step) / max(1, self._steps - self._fall_of(self._steps))
         return self._rate * min(1.0, (self.step + 1) / warm) * min(1.0, max(_FLOOR, fall))
 
-    @property
-    def falling(self) -> bool:
-        """Whether the rate has begun to fall."""
-        return self.step >= self._fall_of(self._steps)
-
     def note(self, **values: float) -> None:
         """Record losses for the report.
 
