@@ -38,13 +38,11 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class Gateway:
-    """A running service; ``url`` is its WebSocket."""
+class FakeService:
+    """A service with fake engines."""
 
-    def __init__(self, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine, port: int):
+    def __init__(self, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine) -> None:
         self.runtime, self.talker, self.codec = runtime, talker, codec
-        self.http = f"http://127.0.0.1:{port}"
-        self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
     def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
         """Return the fakes' audio of one utterance, decoded in one piece.
@@ -60,6 +58,15 @@ class Gateway:
         async with asyncio.timeout(60):
             while self.talker.outstanding or self.runtime.admission.active:
                 await asyncio.sleep(0.005)
+
+
+class Gateway(FakeService):
+    """A running service; ``url`` is its WebSocket."""
+
+    def __init__(self, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine, port: int):
+        super().__init__(runtime, talker, codec)
+        self.http = f"http://127.0.0.1:{port}"
+        self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -14,19 +14,16 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 from fastapi import FastAPI
 from starlette.types import Message
 
-from codec.fake import FakeCodecEngine, FakeDecoder
+from codec.fake import FakeCodecEngine
 from service.app import create_app
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from streaming.ports import Sampling, SpeechRequest
-from streaming.spec import Samples
 from talker.fake import FakeTalker
-from tests.service.live import SPEC
+from tests.service.live import SPEC, FakeService
 
 _PATIENCE_S = 60
 _HOST = "127.0.0.1:8000"
@@ -128,13 +125,14 @@ class MemorySocket(Exchange):
         return bytes(message["bytes"]) if text is None else dict(json.loads(text))
 
 
-class Served:
+class Served(FakeService):
     """The application; ``http`` sends it whole requests."""
 
     def __init__(
         self, app: FastAPI, runtime: Runtime, talker: FakeTalker, codec: FakeCodecEngine
     ) -> None:
-        self.app, self.runtime, self.talker, self.codec = app, runtime, talker, codec
+        super().__init__(runtime, talker, codec)
+        self.app = app
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url=f"http://{_HOST}", timeout=_PATIENCE_S
         )
@@ -174,22 +172,10 @@ class Served:
             exchange.tell({"type": "http.request", "body": json.dumps(body).encode()})
             yield exchange
 
-    def whole(self, text: str, seed: int = 0, before: str = "") -> Samples:
-        """Return the fakes' audio of one utterance, decoded in one piece."""
-        request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
-        frames = self.talker.frames_of(request, before)
-        return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
-
     async def until_rows(self, made: int) -> None:
         """Wait until the talker has made more than ``made`` rows."""
         async with asyncio.timeout(_PATIENCE_S):
             while self.talker.rows_made == made:
-                await asyncio.sleep(0.002)
-
-    async def until_free(self) -> None:
-        """Wait until no talker or codec work is left."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while self.talker.outstanding or self.runtime.admission.active:
                 await asyncio.sleep(0.002)
 
 
