@@ -51,8 +51,6 @@ _TIMEOUT_S = 600.0
 #: A connection cannot be given up before, so this is also how long an interrupted batch may take.
 _CONNECT_TIMEOUT_S = 10.0
 _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
-#: Seconds that an ending process waits until its log has been written.
-_LAST_LINES_S = 1.0
 #: Statuses of a service that is full or starting; the request is repeated.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
@@ -446,7 +444,7 @@ async def _started(settings: Settings, options: BatchOptions) -> AsyncIterator[S
             log.say(f"  {worker}: {phase}")
 
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(log.close, _LAST_LINES_S)
+        stack.callback(log.close)
         try:
             runtime = build_runtime(settings, on_progress)
             stack.push_async_callback(runtime.stop)

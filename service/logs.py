@@ -128,7 +128,7 @@ class LogWriter:
         with self._changed:
             return self._changed.wait_for(lambda: not (self._lines or self._is_busy), timeout_s)
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float = 1.0) -> None:
         """Accept no more lines, and wait for the queued ones, ``timeout_s`` at most."""
         with self._changed:
             self._is_closed = True

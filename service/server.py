@@ -53,8 +53,6 @@ def exposure_fault(settings: Settings) -> str | None:
 
 
 _GRACE_S = 5
-#: Seconds that an ending process waits until its log has been written.
-_LAST_LINES_S = 1.0
 
 
 class Unable(Exception):
@@ -70,7 +68,7 @@ def serve_until_stopped(settings: Settings) -> None:
         raise Unable(f"references_dir: there is no folder {references}")
     with contextlib.ExitStack() as listening:
         log = set_up(settings.log_level, settings.log_format)
-        listening.callback(log.close, _LAST_LINES_S)
+        listening.callback(log.close)
         listener = listening.enter_context(_listen(settings.host, settings.port, "--port"))
         configure_listener(listener, settings.slow_consumer_s)
         admin: socket.socket | None = None

@@ -47,7 +47,8 @@ def describe_choice(choice: Choice) -> str:
     return ", ".join(map(str, choice))
 
 
-_ANY_RATE = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+#: Sample rates in Hz of formats without their own list.
+SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 _WIDE = 32_000
 
 
@@ -58,7 +59,7 @@ class FileFormat:
     muxer: str
     codec: str
     sample_format: str
-    rates: tuple[int, ...] = _ANY_RATE
+    rates: tuple[int, ...] = SAMPLE_RATES
     #: Samples of a decoder before the audio, if the file does not tell it to drop them.
     delay_samples: int = 0
     #: Default bits per second below and from 32 kHz; 0 if the codec is lossless.

@@ -11,8 +11,8 @@ from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
-#: Sample rates in Hz of formats without their own list, besides the codec's rate.
-SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+#: Besides these, formats without their own list have the codec's rate.
+SAMPLE_RATES = containers.SAMPLE_RATES
 
 #: Returns the bit rates of a format at an output rate.
 _BitRates = Callable[[int], containers.Choice]

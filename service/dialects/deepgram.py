@@ -16,6 +16,7 @@ from service import __version__
 from service.access.rules import GuardedRouter, Rule, speaks
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
+from service.audio.filters import FASTEST, SLOWEST
 from service.auth.authenticator import MAX_TTL_S, answered_subprotocol
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
@@ -44,7 +45,6 @@ NAME = "deepgram"
 #: Accepted without effect: they concern Deepgram's own accounts.
 _IGNORED = ("mip_opt_out", "tag")
 _KNOWN = ("model", "encoding", "container", "sample_rate", "bit_rate", "speed", *_IGNORED)
-_SLOWEST, _FASTEST = 0.25, 4.0
 _UNSUPPORTED = ErrorCode.UNSUPPORTED
 
 
@@ -113,8 +113,8 @@ def _options(
         if name not in _KNOWN:
             raise unknown_field(name, sorted(_KNOWN), "parameter", code=_UNSUPPORTED)
     rate, speed = _whole(query, "sample_rate", choice.sample_rate), _number(query, "speed", 1.0)
-    if not _SLOWEST <= speed <= _FASTEST:
-        raise _invalid("speed", speed, f"from {_SLOWEST} to {_FASTEST}")
+    if not SLOWEST <= speed <= FASTEST:
+        raise _invalid("speed", speed, f"from {SLOWEST} to {FASTEST}")
     bit_rate = _whole(query, "bit_rate", choice.bit_rate)
     model = query.get("model", "")
     voice = runtime.voices[0] if model in ("", *runtime.settings.model_names) else model

@@ -214,6 +214,12 @@ def idle_timeout(what: str) -> CapacityError:
     return CapacityError(ErrorCode.IDLE_TIMEOUT, f"The {what} was idle for too long.")
 
 
+def slow_consumer() -> CapacityError:
+    """Return the error for a client that reads nothing for too long."""
+    message = "The client reads too slowly for its audio."
+    return CapacityError(ErrorCode.SLOW_CONSUMER, message)
+
+
 def too_many_contexts(limit: int) -> RequestError:
     """Return the error for a socket that already has ``limit`` open contexts."""
     message = f"A socket may hold {limit} open contexts."

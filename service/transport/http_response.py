@@ -14,11 +14,11 @@ from service.admission import Lease
 from service.auth.caller import current_caller
 from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.speech_context import Audio, Output, SpeechContext, Words
-from service.dialects.errors import ErrorTable, count_error
+from service.dialects.errors import ErrorTable, count_error, slow_consumer
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import PATIENCE
-from streaming.errors import CapacityError, ErrorCode, TalkwireError
+from streaming.errors import CapacityError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
 
@@ -246,9 +246,7 @@ class ResponseBody:
                 await self._send(message)
         except TimeoutError:
             self.stuck = True
-            raise CapacityError(
-                ErrorCode.SLOW_CONSUMER, "The client reads too slowly for its audio."
-            ) from None
+            raise slow_consumer() from None
 
     def _patience_s(self) -> float:
         """Return the seconds in which the client has to take something."""

@@ -28,7 +28,7 @@ from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext
-from service.dialects.errors import ErrorTable, count_error, limit_errors
+from service.dialects.errors import ErrorTable, count_error, limit_errors, slow_consumer
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import AT_ONCE, BYTES_AT_ONCE, EXTENSION, WebSocketProtocol
@@ -365,8 +365,7 @@ class Socket:
         """Return the last message, if the server has a reason to end the socket."""
         error: TalkwireError
         if self._too_slow:
-            message = "The client reads too slowly for its audio."
-            error = CapacityError(ErrorCode.SLOW_CONSUMER, message)
+            error = slow_consumer()
         elif not self._is_welcome:
             error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
         elif self._errors.is_spent:
