@@ -137,6 +137,7 @@ class TalkerEngine(Protocol):
 
         Raises:
             RequestError: The request can never be served.
+            CapacityError: Too many utterances wait for the talker.
             BackendError: The talker is down, or could not finish this request.
         """
 

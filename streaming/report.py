@@ -25,7 +25,7 @@ def leading_silence(samples: Samples, level: float = AUDIBLE) -> int:
 class ContextReport:
     """Measurements of a context. Times are in seconds; ``None``: the context did not come to that.
 
-    ``ttfa_s``: from the moment the first utterance's text was complete until its first audible
+    ``ttfa_s``: from the moment the first piece of text was complete until its first audible
     sample is heard, ``leading_silence_s`` included. ``rtf``: the time for which the talker worked
     for this context, without pauses, over the duration of the audio generated.
     """

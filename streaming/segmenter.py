@@ -1,8 +1,8 @@
-"""Segmentation of incoming text into utterances.
+"""Segmentation of incoming text into pieces, usually sentences.
 
 Text arrives in parts of any size. :class:`Segmenter` finds the ends of sentences and clauses, and
 never cuts inside a number, an abbreviation, an address or a control tag. :func:`split_long` splits
-an utterance that becomes too long once its numbers are written out as words.
+a text that becomes too long once its numbers are written out as words.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ _TORN_FROM = 2
 
 
 def split_long(text: str, lengths: Sequence[int], most: int) -> list[str]:
-    """Split ``text`` into utterances of at most ``most`` spoken characters and about the same
-    length, at the end of a clause if there is one, otherwise between words.
+    """Split ``text`` into parts of at most ``most`` spoken characters and about the same length,
+    at the end of a clause if there is one, otherwise between words.
 
     Text that is spoken as a unit (an amount, a date) stays in one part and may be longer. If it is
     twice as long or more (a very long number), it is cut into equal parts. Together the parts are
@@ -255,13 +255,12 @@ _MAX_ROMAN = 5
 class SegmentSettings:
     """Lengths in characters.
 
-    No utterance is longer than ``max_chars``; only a single written character longer than that
-    would be cut. A sentence shorter than ``min_chars`` waits for the next one, which costs nothing
-    while audio plays. For the first one, at the beginning and after each flush, ``first_min_chars``
+    No piece is longer than ``max_chars``; only a single written character longer than that would be
+    cut. A sentence shorter than ``min_chars`` waits for the next one, which costs nothing while
+    audio plays. For the first one, at the beginning and after each flush, ``first_min_chars``
     applies instead. If the first one exceeds ``first_max_chars``, it ends with its last clause, so
-    that speech begins before the sentence is complete. With ``spoken_lengths`` no utterance has
-    more than ``max_chars`` spoken characters either, as far as text can be split (see
-    ``split_long``).
+    that speech begins before the sentence is complete. With ``spoken_lengths`` no piece has more
+    than ``max_chars`` spoken characters either, as far as text can be split (see ``split_long``).
     """
 
     max_chars: int = 300
@@ -276,15 +275,15 @@ class SegmentSettings:
         if max(self.min_chars, self.first_min_chars) > self.max_chars:
             raise ValueError("the least lengths must not exceed max_chars")
 
-    def part(self, utterance: str) -> list[str]:
-        """Split an utterance that is too long when spoken. Most are returned as they are."""
+    def part(self, text: str) -> list[str]:
+        """Split a text that is too long when spoken. Most are returned as they are."""
         if self.spoken_lengths is None:
-            return [utterance]
-        return split_long(utterance, self.spoken_lengths(utterance), self.max_chars)
+            return [text]
+        return split_long(text, self.spoken_lengths(text), self.max_chars)
 
 
 class Segmenter:
-    """Cuts one context's text into utterances.
+    """Cuts one context's text into pieces.
 
     In order they are the text itself, except for whitespace at their edges.
     """
@@ -302,15 +301,15 @@ class Segmenter:
         return len(self._text)
 
     def push(self, text: str) -> list[str]:
-        """Add text; return the utterances that it completes, in order."""
+        """Add text; return the pieces that it completes, in order."""
         for char in text:
             self._step(char)
         done, self._done = self._done, []
         return done
 
     def flush(self) -> list[str]:
-        """End the text here; return the text held back: at most one utterance, or its parts if it
-        is too long when spoken.
+        """End the text here; return the text held back: at most one piece, or its parts if it is
+        too long when spoken.
         """
         rest = "".join(self._text).strip()
         self._first = True
@@ -318,7 +317,7 @@ class Segmenter:
         return self._settings.part(rest) if rest else []
 
     def _begin(self) -> None:
-        """Reset the state for a new utterance."""
+        """Reset the state for a new piece."""
         self._text: list[str] = []
         self._speakable = False  # holds a letter or digit outside tags
         self._word = 0  # where the current word begins
@@ -361,7 +360,7 @@ class Segmenter:
         return settings.first_min_chars if self._first else settings.min_chars
 
     def _emit(self, length: int) -> None:
-        """Emit the first ``length`` characters as an utterance, and read the rest again."""
+        """Emit the first ``length`` characters as a piece, and read the rest again."""
         text = self._text
         self._done += self._settings.part("".join(text[:length]).strip())
         self._first = False
@@ -458,7 +457,7 @@ class Segmenter:
             self._space_cut = here
 
     def _early_end(self) -> int:
-        """Where the first utterance ends before its sentence does; 0 if not yet."""
+        """Where the first piece ends before its sentence does; 0 if not yet."""
         most = self._settings.first_max_chars
         if not self._first or most is None or len(self._text) <= most:
             return 0
@@ -466,12 +465,12 @@ class Segmenter:
 
     def _clause_end(self, most: int) -> int:
         """Where the last clause ended; 0 if that is in the first third of ``most`` characters: the
-        utterance would be short, and reading the rest again expensive.
+        piece would be short, and reading the rest again expensive.
         """
         return self._clause_cut if self._clause_cut * 3 >= most else 0
 
     def _cut(self) -> int:
-        """Length of the utterance to cut from ``max_chars + 1`` characters: at least 1."""
+        """Length of the piece to cut from ``max_chars + 1`` characters: at least 1."""
         most = self._settings.max_chars
         if end := self._clause_end(most):
             return end

@@ -300,7 +300,7 @@ class Metrics(ServerMessage, frozen=True, tag="metrics"):
     """Measurements of a context, sent just before ``context.done`` or after
     ``context.cancelled``.
 
-    ``queue_ms``: from the first complete utterance until it was submitted to the talker.
+    ``queue_ms``: from the first complete piece of text until the talker was asked for it.
     """
 
     context_id: str
