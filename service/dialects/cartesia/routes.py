@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response, WebSocket
+from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
@@ -349,6 +349,12 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
         return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
 
+    _add_account(router, runtime)
+    return router
+
+
+def _add_account(router: APIRouter, runtime: Runtime) -> None:
+    """Add the routes of voices and tokens."""
     started = time.time()
 
     def shaped(voice: ListedVoice) -> Voice:
@@ -399,5 +405,3 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     async def access_token(body: TokenBody) -> Token:
         """Create a short-lived token for a browser to use instead of the key."""
         return Token(token=runtime.authority.issue_token(current_caller(), body.expires_in))
-
-    return router
