@@ -80,7 +80,8 @@ def parse_share(text: str) -> float:
 def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple[float, ...]:
     """Draw the arrival times of a Poisson process on ``[0, duration_s)``, at most ``most``.
 
-    The same seed gives the same times; a longer duration only adds to them.
+    The same seed gives the same times; a longer duration only adds to them. Raises ValueError for a
+    rate that is not positive, or a negative duration.
     """
     if rate_per_s <= 0 or duration_s < 0:
         raise ValueError("the rate must be positive and the duration not negative")
@@ -108,7 +109,9 @@ def evenly(count: int, over_s: float) -> tuple[float, ...]:
 
 
 def steps(lowest: float, highest: float, count: int) -> tuple[float, ...]:
-    """Space ``count`` loads from ``lowest`` to ``highest`` in equal ratios, both included."""
+    """Space ``count`` loads from ``lowest`` to ``highest`` in equal ratios, both included. Raises
+    ValueError unless both are positive and in this order.
+    """
     if count < 1 or not 0 < lowest <= highest:
         raise ValueError("a sweep goes from a load above 0 to one not below it")
     if count == 1:

@@ -49,7 +49,7 @@ Hosts = Annotated[tuple[Annotated[str, AfterValidator(parse_host)], ...], _Split
 
 
 def parse_aliases(value: object) -> object:
-    """Parse a mapping of names, a table in a file or a JSON object in the environment."""
+    """Parse names by name, a table in a file or JSON in the environment. Raises ValueError."""
     if not isinstance(value, str):
         return value
     try:

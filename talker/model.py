@@ -33,7 +33,8 @@ from talker.vllm_setup import refuse_other_runners
 
 @MULTIMODAL_REGISTRY.register_processor(VoiceProcessor, info=VoiceInfo, dummy_inputs=VoiceDummy)
 class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyped base
-    """Base of the families' models. Raises ValueError under a runner it was not built for.
+    """Base of the families' models. Raises ValueError under a runner it was not built for, and
+    CheckpointError without a stop id.
 
     A family sets ``hf_to_vllm_mapper`` and makes the backbone. It overrides the sampler if its rows
     are not in the delay pattern, and the embedding or the head if they are not the plain sum of the

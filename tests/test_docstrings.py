@@ -28,7 +28,7 @@ def _functions(folder: Path) -> Iterator[tuple[str, Function]]:
                 yield f"{file.relative_to(ROOT)}:{node.lineno} {node.name}", node
 
 
-def _entries(function: Function, section: str) -> list[str]:
+def _entries(function: Function | ast.ClassDef, section: str) -> list[str]:
     """The names in a section of the docstring."""
     text = f"{ast.get_docstring(function)}\n"
     found = dict(_SECTION.findall(text)).get(section, "")
@@ -62,6 +62,20 @@ def test_docstrings_list_the_arguments_of_their_functions(package: str) -> None:
         if (listed := _entries(function, "Args")) and listed != _parameters(function)
     ]
     assert not wrong
+
+
+def test_docstrings_of_client_classes_name_the_errors_of_their_making() -> None:
+    missing = [
+        f"{file.name}: {node.name}: {name}"
+        for file in sorted(CLIENT.glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        for name in _raised(method)
+        if name not in _entries(node, "Raises")
+    ]
+    assert not missing
 
 
 def test_docstrings_of_client_name_the_errors_that_are_raised() -> None:

@@ -46,6 +46,7 @@ class FishConfig:
     ``dim`` is the width of latents and quantizers. ``upsample`` are the rates between frames and
     latents, ``decoder_rates`` those from latents to samples, ``encoder_rates`` those from samples
     to latents. Widths halve at each of the decoder's rates and double at each of the encoder's.
+    Raises CheckpointError for sizes that do not fit together.
     """
 
     sample_rate: int = 44_100

@@ -32,7 +32,7 @@ class CodecConfig:
 
     ``quantizer_dim`` is the width of the quantizers' sum (acoustic plus semantic hidden size),
     ``latent_dim`` the output width of ``fc2``, and ``decoder_dim`` the decoder's first width, which
-    halves at each of the upsampling ``ratios``.
+    halves at each of the upsampling ``ratios``. Raises CheckpointError for impossible sizes.
     """
 
     sample_rate: int = 24_000
@@ -130,6 +130,7 @@ class EncoderConfig:
     """Sizes of one encoder. The product of ``ratios`` is the hop length, as in the decoder.
 
     ``beam``: choices of codes that are kept while a frame is quantised; 1 in published codecs.
+    Raises CheckpointError for sizes that do not fit together.
     """
 
     codec: CodecConfig

@@ -31,6 +31,9 @@ class PlaybackClock:
         received_samples: Number of samples that have arrived.
         underruns: Number of chunks that arrived after an underrun.
         underrun_s: Seconds of silence that they caused.
+
+    Raises:
+        ValueError: The sample rate is below 1.
     """
 
     def __init__(self, sample_rate: float) -> None:
