@@ -28,18 +28,17 @@ from codec.messages import (
     Failed,
     FailureReason,
     Ready,
+    ToWorker,
     window_of,
 )
 from codec.warmup import grouping_of, later_windows, measure_cost, meet_first_windows
 from ipc.child import ChildLink, LinkClosed
-from ipc.framing import Stop
 from streaming.ports import CodecDecoder
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
-Inbound = Decode | Encode | Cancel | Stop
-Link = ChildLink[Inbound]
+Link = ChildLink[ToWorker]
 
 
 def serve(
@@ -125,7 +124,7 @@ class DecodeLoop:
             elif self._unmet:
                 self._decoder.decode_windows([self._unmet.popleft()])
 
-    def _take_in(self, message: Inbound) -> None:
+    def _take_in(self, message: ToWorker) -> None:
         if isinstance(message, Cancel):
             self._queue.cancel(message.id)
             if self._clips is not None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from codec.batching import BatchLimits, DecodeCost
-from codec.decode_loop import Inbound, serve
+from codec.decode_loop import Link, serve
 from codec.family import CheckpointError, ClipEncoder, CodecFamily, check_codes
 from codec.messages import ToWorker
-from ipc.child import ChildLink, LinkClosed
+from ipc.child import LinkClosed
 from streaming.ports import CodecDecoder, DecodeStats
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -144,7 +144,7 @@ def run_worker(find: Callable[[str], FakeCodec]) -> None:
     parser.add_argument("--model", required=True)
     options, _ = parser.parse_known_args()
     codec = find(options.model)
-    with ChildLink[Inbound](options.socket, ToWorker) as link, contextlib.suppress(LinkClosed):
+    with Link(options.socket, ToWorker) as link, contextlib.suppress(LinkClosed):
         serve(link, codec, codec.load_decoder(), codec.load_encoder, BatchLimits())
 
 

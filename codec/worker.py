@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from codec.batching import BatchLimits
-from codec.decode_loop import Inbound, serve
+from codec.decode_loop import Link, serve
 from codec.families import open_codec
 from codec.family import CheckpointError, DeviceError
 from codec.graphs import (
@@ -27,7 +27,7 @@ from codec.layers import use_full_float32
 from codec.memory import keep_freed_memory
 from codec.messages import ToWorker
 from codec.warmup import keep_kernels
-from ipc.child import ChildLink, LinkClosed
+from ipc.child import LinkClosed
 from ipc.framing import Fatal
 
 #: Every later call to the device fails too, so a new process is needed.
@@ -47,7 +47,7 @@ def main(
     keep_freed_memory()
     keep_kernels()
     limits = BatchLimits(rows=options.max_batch)
-    with ChildLink[Inbound](options.socket, ToWorker) as link:
+    with Link(options.socket, ToWorker) as link:
         try:
             link.progress("load")
             try:

@@ -21,9 +21,9 @@ from loadtest.records import REFUSALS, TurnRecord
 from loadtest.session import API_KEY, Sink, TurnSpeech, judge_unfinished, new_record
 from loadtest.workload import Turn
 from talkwire_client import ErrorCode
+from talkwire_client.protocol import PATH
 
 SPEECH_PATH = "/v1/audio/speech"
-_NATIVE_PATH = "/v1/tts/stream"
 _SCHEMES = {"ws": "http", "wss": "https"}
 _SAMPLE_RATE, _SAMPLE_BYTES = 24_000, 2
 _READ_BYTES, _ERROR_BYTES, _OK = 1 << 16, 1 << 14, 200
@@ -59,7 +59,7 @@ def address(url: str) -> Address:
     if scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not an HTTP address: {url}")
     tls = scheme == "https"
-    path = SPEECH_PATH if parts.path in ("", "/", _NATIVE_PATH) else parts.path
+    path = SPEECH_PATH if parts.path in ("", "/", PATH) else parts.path
     return Address(parts.hostname, parts.port or (443 if tls else 80), tls, path)
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.run import LoadTestError
+from talkwire_client.protocol import PATH
 
 _START_S = 300.0
 _STOP_S = 15.0
 #: Bytes of a server's log that are searched and shown; on a GPU vLLM writes hundreds of lines.
 _MOST_LOG = 1 << 20
-_PATH = "/v1/tts/stream"
 #: The fake decoder's matrix products are small; a pool of threads would only waste time on them.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
@@ -81,7 +81,7 @@ async def started(command: Command) -> AsyncIterator[Server]:
         )
         try:
             port = await _ready_port(process, log.fileno())
-            yield Server(f"ws://127.0.0.1:{port}{_PATH}", process.pid)
+            yield Server(f"ws://127.0.0.1:{port}{PATH}", process.pid)
         finally:
             if process.returncode is None:
                 process.terminate()

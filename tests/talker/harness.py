@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from streaming.ports import Reference, RowDemand, Sampling, SpeechRequest
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
-from talker.prompts import ReferenceVoice
+from talker.prompts import Prompt, ReferenceVoice
 from talker.reference import Chance, ReferenceTalker, Spoken
 from talker.request_builder import VoiceSource
 from talker.settings import TalkerSettings
@@ -39,6 +40,12 @@ def text(number: int) -> str:
     """A text of 3 to 11 words, the same for the same number."""
     chosen = random.Random(number)
     return " ".join(chosen.choice(WORDS) for _ in range(chosen.randrange(3, 12)))
+
+
+def spelled(folder: Path, prompt: Prompt) -> str:
+    """A prompt's ids as text, control tokens included."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
 
 
 def warm(seed: int, **more: float) -> Sampling:

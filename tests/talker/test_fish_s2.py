@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import tiny_fish
 import torch
-from harness import GREEDY, RUNNER, Heard, hear, idle, running, text, warm
+from harness import GREEDY, RUNNER, Heard, hear, idle, running, spelled, text, warm
 from tokenizers import Tokenizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,7 +28,7 @@ from talker.families.fish_s2.fast_ar import FastAR
 from talker.families.fish_s2.frame_graphs import FrameGraphs, drawing
 from talker.families.fish_s2.prompts import CLIP_AFTER, CLIP_BEFORE, SYSTEM
 from talker.families.fish_s2.sampler import FishS2RowSampler
-from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
+from talker.prompts import PromptBuilder, ReferenceVoice
 from talker.reference import Chance, Spoken
 from talker.sampler import Draw, Repetition
 from talker.shape import CheckpointError
@@ -117,11 +117,6 @@ def test_open_checkpoint_refuses_unsupported_config(
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError):
         open_checkpoint(str(tmp_path))
-
-
-def spelled(folder: Path, prompt: Prompt) -> str:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
 
 
 def turn(said: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import tiny_v2
 import torch
-from harness import RUNNER, Oracle, hear, idle, random_voice, running, text, warm
+from harness import RUNNER, Oracle, hear, idle, random_voice, running, spelled, text, warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -132,12 +132,6 @@ def test_ras_window_of_checkpoint_may_exceed_client_limit(tmp_path: Path) -> Non
 
 
 # --- prompts
-
-
-def spelled(folder: Path, prompt: Prompt) -> str:
-    """A prompt's ids as text, control tokens included."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
 
 
 def turn(role: str, content: str) -> str:
