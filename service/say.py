@@ -27,7 +27,7 @@ from talkwire_client import (
 from talkwire_client.captions import as_json, as_lines, as_srt
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
-FAILED, NO_SERVER, REFUSED = 1, 3, 4
+FAILED, USAGE, NO_SERVER, REFUSED = 1, 2, 3, 4
 _FORMATS = {".srt": as_srt, ".json": as_json}
 #: The fields of a StreamReport that are printed.
 _FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunks")
@@ -101,19 +101,13 @@ async def run_say(
     name = "" if timestamps is None else str(timestamps)
     options: SpeechOptions = {**(speech or {})}
     words_as = as_lines if name == "-" else _FORMATS.get(Path(name).suffix.lower())
+    if timestamps is not None and words_as is None:
+        raise SayError("timestamps go to a .srt or .json file, or to '-'", USAGE)
+    _check(text, options)
     arrivals: list[Arrival] = []
     silence = LeadingSilence()
     async with _failures(), contextlib.AsyncExitStack() as stack:
-        try:
-            if isinstance(text, str):
-                text.encode()
-        except UnicodeEncodeError as error:  # surrogates: the command line is not UTF-8
-            raise SayError("the text is not UTF-8", 2) from error
         client = await stack.enter_async_context(Client(url, api_key=api_key))
-        if options.get("mode", "chunked") not in ("chunked", "whole"):
-            raise SayError("the mode is 'chunked' or 'whole'", 2)
-        if timestamps is not None and words_as is None:
-            raise SayError("timestamps go to a .srt or .json file, or to '-'", 2)
         options["timestamps"] = timestamps is not None
         options["max_lead_ms"] = None if play else client.server.limits.max_lead_ms
         rate = client.server.sample_rate
@@ -140,6 +134,17 @@ async def run_say(
     )
     words = tuple(speaking.words) if timestamps else None
     return SayResult(figures, str(out) if out else None, words)
+
+
+def _check(text: str | AsyncIterable[str], options: SpeechOptions) -> None:
+    """Raise SayError for arguments that no service takes."""
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # surrogates: the command line is not UTF-8
+            raise SayError("the text is not UTF-8", USAGE) from error
+    if options.get("mode", "chunked") not in ("chunked", "whole"):
+        raise SayError("the mode is 'chunked' or 'whole'", USAGE)
 
 
 @contextlib.asynccontextmanager

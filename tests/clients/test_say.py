@@ -4,6 +4,7 @@ import os
 import struct
 import wave
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,20 @@ async def test_say_without_player_fails(tmp_path: Path, monkeypatch: pytest.Monk
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="no player found"):
             await run_say("Hi.", url, play=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("Hi.", {"timestamps": Path("words.txt")}),
+        ("Hi.", {"speech": {"mode": "slowly"}}),
+        ("\udc80", {}),
+    ],
+)
+async def test_say_refuses_wrong_usage_without_a_server(text: str, options: dict[str, Any]) -> None:
+    with pytest.raises(SayError) as caught:
+        await run_say(text, "ws://127.0.0.1:1/", **options)
+    assert caught.value.exit_code == 2
 
 
 async def test_say_suggests_no_start_for_an_address_that_is_not_a_websockets() -> None:
