@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedded.front_ends import FRONT_ENDS
 from embedded.pronunciation import SIGNS, lexicon, said, sounds, spoken, written
 from embedded.text import normalise
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "embedded_voice.md"
 LETTERS = frozenset(" abcdefghijklmnopqrstuvwxyz',.?!")
 
 
@@ -87,3 +92,14 @@ def test_sounds_covers_any_text_with_known_signs(text: str) -> None:
 
 def test_spoken_leaves_chosen_words_in_letters() -> None:
     assert spoken(normalise("the end"), frozenset({1})).text == "ðə end"
+
+
+def test_examples_of_the_page_are_what_the_front_end_makes() -> None:
+    page = PAGE.read_text(encoding="utf-8").partition("## From words to sounds")[2]
+    front_end = FRONT_ENDS["english-sounds"]
+    words = re.search(r'"([^"]+)" becomes `([^`]+)`', page)
+    length = re.search(r'"([^"]+)" becomes (\d+) sounds', page)
+    assert words
+    assert length
+    assert front_end(words[1]).text == words[2]
+    assert len(front_end(length[1]).text) == int(length[2])
