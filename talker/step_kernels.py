@@ -269,6 +269,8 @@ def _draw_kernel(
 ):
     """Draw ``BOOKS_EACH`` codes of one row per program. The first program of a row also saves for
     ``_keep_kernel`` the delay state before the row, and whether its request is lost.
+
+    From logits that are not numbers ``WIDTH`` is drawn, which is no code of the codebook.
     """
     row = tl.program_id(0)
     first_book = tl.program_id(1) * BOOKS_EACH
@@ -291,6 +293,7 @@ def _draw_kernel(
         mute = mute | (over > 0)
     barred = (code == BOC) | ((code == EOC) & mute)
     value = tl.where(barred, float("-inf"), value)
+    is_broken = tl.max((value != value).to(tl.int32), 1) > 0
 
     top_k = tl.load(top_k_ptr + row).to(tl.int32)
     if top_k == 1:
@@ -346,7 +349,8 @@ def _draw_kernel(
         score = tl.where(inside, chance / tl.log(uniform), 1.0)
         chosen = tl.argmin(score, 1, tie_break_left=True)
 
-    chosen = tl.where(book > started, BOC, chosen.to(tl.int32))
+    chosen = tl.where(is_broken, WIDTH, chosen.to(tl.int32))
+    chosen = tl.where(book > started, BOC, chosen)
     chosen = tl.where(book < over, EOC, chosen)
     tl.store(drawn_ptr + row * BOOKS + book, chosen)
     if first_book == 0:
@@ -413,7 +417,9 @@ def _keep_kernel(
         counter = first + row
         cell = cells_ptr + (counter & (SLOTS - 1)) * (BOOKS + 3)
         epoch = (counter >> SHIFT) % EPOCHS + 1
-        tl.store(cell[:, None] + book, code.to(tl.int16), mask=both)
+        # the request fails, but steps until then embed this row
+        stored = tl.minimum(code, WIDTH - 1)
+        tl.store(cell[:, None] + book, stored.to(tl.int16), mask=both)
         tl.store(cell + BOOKS, started.to(tl.int16), mask=here)
         tl.store(cell + BOOKS + 1, over.to(tl.int16), mask=here)
         tl.store(cell + BOOKS + 2, epoch.to(tl.int16), mask=here)

@@ -110,7 +110,8 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, requests: RequestTa
     row with the stop id is left out if it is not part of the stream.
 
     All outputs are converted at once, since they are many and small. Outputs of requests that were
-    aborted or paused in the meantime are skipped; the frame ids of the others are recorded.
+    aborted or paused in the meantime are skipped; the frame ids of the others are recorded. A
+    request is broken if a code of its first codebook lies outside of this codebook.
     """
     flat: list[int] = []
     beside: list[float] = []
@@ -129,13 +130,14 @@ def read_outputs(outputs: Sequence[Any], shape: TalkerShape, requests: RequestTa
     table = np.array(flat, np.int32).reshape(-1, books)
     codes = (table - np.arange(books, dtype=np.int32) * size).astype(np.int16)
     gone = table[:, 0] >= books * size
+    outside = codes[:, 0] >= size  # drawn from logits that are not numbers
     outcome = Outcome([], [], [])
     for output, state, start, end in wanted:
         handle, reason = state.request.handle, output.outputs[0].finish_reason
         first, last = start // books, end // books
         if gone[first:last].any():
             outcome.lost.append(handle)
-        elif reason not in _FINISH:
+        elif reason not in _FINISH or outside[first:last].any():
             outcome.broken.append(handle)
         else:
             if reason == "stop" and not shape.is_delayed:

@@ -245,6 +245,27 @@ def test_kernels_draw_lowest_codes_of_equal_logits() -> None:
     assert seen == {10, 11, 12}
 
 
+@pytest.mark.parametrize("widest", [1, 5])
+def test_row_of_logits_that_are_no_numbers_is_marked_and_harms_no_other(widest: int) -> None:
+    """Its codes are beyond their codebooks in the output, and within them in the table."""
+    rng = torch.Generator().manual_seed(4)
+    ours, theirs = sampler(64), sampler(64)
+    kernels, lost = StepKernels(ours, SLOTS, BOOKS), torch.zeros(SLOTS, dtype=torch.bool)
+    streams, width = Streams(rng), torch.full((3,), widest)
+    for number in range(3):
+        batch = streams.batch(3, eoc=0.0)
+        batch.draw = replace(batch.draw, top_k=width, widest=widest, same_width=True)
+        if number == 2:
+            batch.logits.view(3, BOOKS, WIDTH)[1, :, 5] = float("nan")
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        streams.follow(batch.inputs.slots, ids)
+    assert torch.equal(out.codes[::2], codes[::2])
+    drawn = out.codes[1] - torch.arange(BOOKS) * WIDTH
+    assert drawn.tolist() == [WIDTH if book < 3 else BOC for book in range(BOOKS)]
+    assert int(ours.table.cells[:, :BOOKS].max()) < WIDTH
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_embeddings_match_torch(dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(5)

@@ -205,6 +205,15 @@ def test_lost_or_broken_request_affects_no_other(reading: Reading) -> None:
     assert (outcome.lost, outcome.broken) == ([2], [3])
 
 
+def test_request_with_code_outside_its_codebook_is_broken(reading: Reading) -> None:
+    size = reading.shape.codebook_rows
+    outcome = reading.read(
+        reading.output(1, (1, 2), (size, size)), reading.output(3, (size - 1, 2), (3, 4))
+    )
+    assert [new.handle for new in outcome.rows] == [3]
+    assert (outcome.lost, outcome.broken) == ([], [1])
+
+
 def test_outputs_of_paused_or_dropped_requests_are_ignored(reading: Reading) -> None:
     outputs = [reading.output(handle, (1, 2), places=(0.0,)) for handle in (1, 2, 3)]
     reading.requests.pause(1)
