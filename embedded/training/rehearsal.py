@@ -37,7 +37,7 @@ TEXTS, TAKES = 100, 5
 #: A higher temperature than the service's, so that takes differ.
 DRAWING = Drawing(temperature=0.6, top_p=0.98, longest=500)
 #: The share of texts for each voice: larger for voices that were understood less.
-SHARES = {"heart": 0.12, "michael": 0.18, "emma": 0.22, "fenrir": 0.3, "george": 0.18}
+SHARES = {"heart": 0.12, "michael": 0.2, "emma": 0.24, "fenrir": 0.2, "george": 0.24}
 _RATE = 1e-4
 #: Weights of the penalties for the distributions of codes and for the guided heads' attention.
 _CODES, _GUIDE = 0.1, 0.3
