@@ -244,7 +244,11 @@ def engine_arguments(
     compiled = plan.on_gpu if settings.compile == "auto" else settings.compile == "on"
     kernels = plan.on_gpu if settings.step_kernels == "auto" else settings.step_kernels == "on"
     batched = _GPU_BATCHED_POSITIONS if plan.on_gpu else _CPU_BATCHED_POSITIONS
-    has_graphs = compiled and plan.on_gpu and settings.graphs != "off"
+    rules = {
+        **checkpoint.sampler_rules,
+        "graphs": compiled and plan.on_gpu and settings.graphs != "off",
+        "usual_top_k": min(checkpoint.defaults.top_k, checkpoint.shape.codebook_size),
+    }
     arguments: dict[str, Any] = {
         "model": str(checkpoint.folder),
         "dtype": plan.dtype,
@@ -268,7 +272,7 @@ def engine_arguments(
                 "frame_slots": settings.frame_slots,
                 "step_kernels": kernels,
                 "alignment_heads": checkpoint.alignment_heads,
-                "sampler_rules": {**checkpoint.sampler_rules, "graphs": has_graphs},
+                "sampler_rules": rules,
             }
         },
     }

@@ -384,8 +384,8 @@ def record_tape(recorded: list[Tape]) -> Callable[[Callable[[], None]], Callable
 
 
 def test_frame_graphs_match_fast_ar(folder: Path) -> None:
-    """The steps vary in size and mix greedy with sampled rows. Each size is recorded once and then
-    replayed without the code that made it.
+    """The steps vary in size and mix greedy with sampled rows. Each size of the usual top-k is
+    recorded at the beginning, and others once, and then replayed without the code that made it.
     """
     shape = open_checkpoint(str(folder)).shape
     assert isinstance(shape, FishS2Shape)
@@ -394,23 +394,24 @@ def test_frame_graphs_match_fast_ar(folder: Path) -> None:
     for weight in fast.parameters():
         weight.data = torch.randn(weight.shape, generator=made) / weight.shape[-1] ** 0.5
     width = shape.fast.hidden_size
-    graphs = FrameGraphs(fast, 6, torch.empty(1, width), stride, record_tape(recorded))
     with torch.inference_mode():
-        for rows in (1, 3, 6, 4, 3, 5, 1):
+        graphs = FrameGraphs(fast, 6, torch.empty(1, width), stride, 5, record_tape(recorded))
+        assert len(recorded) == 4  # of 1, 2, 4 and 6 rows
+        for rows, widest in ((1, 6), (3, 6), (6, 6), (4, 6), (2, 12), (1, 12), (2, 12), (1, 6)):
             hidden = torch.randn(rows, width, generator=made)
             semantic = torch.randint(shape.codebook_size, (rows,), generator=made)
             positions = torch.randint(9000, (rows,), generator=made)
             draw = Draw(
                 temperature=torch.rand(rows, generator=made) + 0.5,
-                top_k=torch.randint(1, 7, (rows,), generator=made),
+                top_k=torch.randint(1, widest + 1, (rows,), generator=made),
                 top_p=torch.rand(rows, generator=made),
                 seed=torch.randint(1 << 40, (rows,), generator=made),
-                widest=6,
+                widest=widest,
                 same_width=False,
             )
             wanted = fast(hidden, semantic, drawing(positions, draw, stride))
             assert torch.equal(graphs(hidden, semantic, positions, draw), wanted)
-    assert len(recorded) == 3  # of 1, 4 and 6 rows
+    assert len(recorded) == 6  # of 1 and 2 rows with a wider top-k too
 
 
 class Launches(TorchDispatchMode):

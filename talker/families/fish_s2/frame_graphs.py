@@ -1,9 +1,10 @@
 """The fast AR as CUDA graphs: nine passes of some three hundred kernels each, launched as one.
 
-Graphs are recorded for numbers of rows and widths of top-k that are powers of two, each when its
-size first occurs, and replayed from then on. All graphs read and write the same buffers, so a step
-copies its rows in and the codes out; nothing waits for the device. Rows beyond a step's own are
-computed and ignored.
+Graphs are recorded for numbers of rows and widths of top-k that are powers of two. Those of the
+checkpoint's own top-k are recorded before the first step, since recording takes a tenth of a
+second, in which all streams wait; others when their size first occurs. All graphs read and write
+the same buffers, so a step copies its rows in and the codes out; nothing waits for the device. Rows
+beyond a step's own are computed and ignored.
 """
 
 from __future__ import annotations
@@ -54,11 +55,18 @@ def drawing(positions: Tensor, draw: Draw, stride: int) -> ChooseCode:
 class FrameGraphs:
     """``FastAR`` for up to ``most_rows`` rows of hidden states of ``like``'s type and device.
 
-    ``stride``: see ``talker.noise.log_uniform``. ``record`` makes a graph on the device.
+    ``stride``: see ``talker.noise.log_uniform``. ``usual_top_k``: the checkpoint's own, for which
+    all graphs are recorded at once. ``record`` makes a graph on the device.
     """
 
     def __init__(
-        self, fast: FastAR, most_rows: int, like: Tensor, stride: int, record: Record = record_cuda
+        self,
+        fast: FastAR,
+        most_rows: int,
+        like: Tensor,
+        stride: int,
+        usual_top_k: int = 1,
+        record: Record = record_cuda,
     ) -> None:
         self._fast, self._most, self._stride, self._record = fast, most_rows, stride, record
         device = like.device
@@ -75,6 +83,10 @@ class FrameGraphs:
         )
         self._codes = torch.zeros(most_rows, fast.num_codebooks, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Callable[[], None]] = {}
+        rows = 1
+        while rows < 2 * most_rows:
+            self._replay_of(rows, usual_top_k)
+            rows *= 2
 
     def __call__(self, hidden: Tensor, semantic: Tensor, positions: Tensor, draw: Draw) -> Tensor:
         """Return codes ``[B, K]`` for hidden states ``[B, D]`` and semantic codes ``[B]``."""
@@ -90,11 +102,15 @@ class FrameGraphs:
             (mine.seed, draw.seed),
         ):
             buffer[:rows].copy_(value)
-        size = min(power_of_two(rows), self._most), power_of_two(draw.widest)
+        self._replay_of(rows, draw.widest)()
+        return self._codes[:rows].clone()  # the next step overwrites the buffer
+
+    def _replay_of(self, rows: int, widest: int) -> Callable[[], None]:
+        """Return the graph for so many rows and so wide a top-k. It is recorded if necessary."""
+        size = min(power_of_two(rows), self._most), power_of_two(widest)
         if size not in self._replays:
             self._replays[size] = self._record(self._work(*size))
-        self._replays[size]()
-        return self._codes[:rows].clone()  # the next step overwrites the buffer
+        return self._replays[size]
 
     def _work(self, rows: int, widest: int) -> Callable[[], None]:
         mine = self._draw

@@ -58,7 +58,8 @@ class FishS2ForConditionalGeneration(TalkerModel):
     def make_sampler(self, n_slots: int, shape: Any, rules: dict[str, Any]) -> RowSampler:
         """See TalkerModel."""
         most_rows = self.fast.cache.shape[2] if rules.get("graphs") else 0
-        return FishS2RowSampler(n_slots, shape, self.fast, rules.get("look_back", 0), most_rows)
+        look_back, usual_top_k = rules.get("look_back", 0), rules.get("usual_top_k", 1)
+        return FishS2RowSampler(n_slots, shape, self.fast, look_back, most_rows, usual_top_k)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Add the semantic token's embedding and those of all codes, scaled as upstream does."""

@@ -21,17 +21,24 @@ class FishS2RowSampler(RowSampler):
     """See RowSampler. ``logits`` are ``[B, V + 1 + D]``: those of the semantic codes, that of the
     end, and the slow AR's hidden states. Repetition-aware sampling applies to the semantic codes
     only, and greedy rows are not drawn again. ``most_rows``: on a GPU the fast AR runs as CUDA
-    graphs for up to that many rows; 0: never.
+    graphs for up to that many rows; 0: never. ``usual_top_k``: see ``FrameGraphs``.
     """
 
     def __init__(
-        self, n_slots: int, shape: FishS2Shape, fast: FastAR, look_back: int, most_rows: int = 0
+        self,
+        n_slots: int,
+        shape: FishS2Shape,
+        fast: FastAR,
+        look_back: int,
+        most_rows: int = 0,
+        usual_top_k: int = 1,
     ) -> None:
         assert shape.stop_id is not None
         table = FrameTable(n_slots, shape.num_codebooks, num_states=0, look_back=look_back)
         super().__init__(table, shape.codebook_rows, shape.stop_id)
         self._fast = (fast,)  # in a tuple, so that it is not registered twice
         self._size, self._most_rows = shape.codebook_size, most_rows
+        self._usual_top_k = usual_top_k
         self._graphs: FrameGraphs | None = None
 
     def draw_rows(
@@ -64,7 +71,8 @@ class FishS2RowSampler(RowSampler):
         begun = semantic.clamp(max=self._size - 1)
         if self._most_rows and hidden.is_cuda:
             if self._graphs is None:
-                self._graphs = FrameGraphs(self._fast[0], self._most_rows, hidden, stride)
+                most, usual = self._most_rows, self._usual_top_k
+                self._graphs = FrameGraphs(self._fast[0], most, hidden, stride, usual)
             codes = self._graphs(hidden, begun, positions, draw)
         else:
             codes = self._fast[0](hidden, begun, choose)
