@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" VENV="$(VENV)" HARDWARE="$(HARDWARE)" TORCH_INDEX="$(TORCH_INDEX)" requirements/install.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-reference test-page check check-deploy check-monitoring format gpu-check test-v2 voice-eval lock clean distclean
+.PHONY: help install run test test-long test-nightly soak fuzz test-fuzz test-autobahn test-clients test-reference test-page check check-deploy check-monitoring format gpu-check test-v2 test-gpu voice-eval lock clean distclean
 
 help: ## show this
 	@echo 'Talkwire. Two commands do most of it: "make run" speaks, "make test" tests.'
@@ -107,6 +107,11 @@ gpu-check: ## the first run on a GPU, in stages: what works, how fast, and what 
 test-v2: ## the GPU adapter on a CPU, in an interpreter (slow; an environment of its own)
 	@$(INSTALL) dev
 	@PYTHON="$(PYTHON)" tests/talker/v2_env/run.sh $(ARGS)
+
+test-gpu: ## the talkers against their oracles, code by code, on a GPU
+	@$(INSTALL) dev
+	@TALKWIRE_TEST_RUNNER=v2 VLLM_USE_V2_MODEL_RUNNER=1 TRITON_F32_DEFAULT=ieee $(BIN)/python -m pytest -p no:cacheprovider \
+	  tests/talker/test_conformance.py tests/talker/test_spoken.py tests/talker/test_higgs_v2.py tests/talker/test_fish_s2.py $(ARGS)
 
 voice-eval: ## how good the embedded voice is, by a recogniser
 	@$(INSTALL) dev

@@ -26,7 +26,9 @@ from benchmarks.gpu_check.arithmetic import CODEC_SHARE, Model, Range
 from benchmarks.gpu_check.context import Context, Stage
 from benchmarks.report import median_seconds
 from codec.families.higgs.checkpoint import open_higgs
+from loadtest.run import LoadTestError
 from talker.sampler import RowSampler
+from talkwire_client import Client, ClientError, Word
 
 #: CUDA 13's libraries in the locked packages need this driver or a later one.
 _LEAST_DRIVER = 580
@@ -304,6 +306,67 @@ def service(context: Context) -> None:
         context.notes.append("run it again under nvidia-cuda-mps-control to see what MPS gives")
 
 
+#: What may be at fault if several speakers break the embedded voice, as settings to try instead.
+_SUSPECTS = (
+    {"TALKWIRE_TALKER_GRAPHS": "mixed"},
+    {"TALKWIRE_TALKER_STEP_KERNELS": "off"},
+    {"TALKWIRE_TALKER_ATTENTION_BACKEND": "TRITON_ATTN"},
+    {"TALKWIRE_TALKER_PREFIX_CACHING": "false"},
+    {"TALKWIRE_TALKER_COMPILE": "off"},
+)
+
+
+def voice(context: Context) -> None:
+    """Speak to several listeners at once with the embedded voice, which has word timings and silent
+    codebooks. If that breaks, find the settings with which it works.
+    """
+    os.environ.pop("TALKWIRE_MODEL", None)
+    problem = asyncio.run(_speak_together(context))
+    if problem is None:
+        return
+    context.problems.append(problem)
+    for suspect in _SUSPECTS:
+        os.environ.update(suspect)
+        found = asyncio.run(_speak_together(context, measures=False))
+        (setting,) = (f"{name}={value}" for name, value in suspect.items())
+        context.notes.append(f"with {setting}: {found or 'sound'}")
+        for name in suspect:
+            del os.environ[name]
+
+
+async def _speak_together(context: Context, measures: bool = True) -> str | None:
+    """Return what breaks while one, two and four clients speak at once; None if nothing does."""
+    from benchmarks.speakers import served, speakers, summary
+
+    try:
+        async with served() as (url, ready_s):
+            for count in (1,) if context.small else (1, 2, 4):
+                row = summary(await speakers(url, count, 2))
+                if row["gap_free"] < 0.99 and not context.small:  # a CPU may be shared
+                    return f"gaps in speech at {count} streams"
+                if measures:
+                    context.add(f"TTFA p50 at {count}", "ms", row["ttfa_p50_ms"])
+            words = await _timed_words(url)
+            if measures:
+                context.add("ready", "s", ready_s)
+                context.add("words with times", "", words, higher=True)
+            return None if words else "no word timings"
+    except (ClientError, LoadTestError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+async def _timed_words(url: str) -> int:
+    """Return the number of words that came with times."""
+    came: list[Word] = []
+    async with (
+        Client(url) as client,
+        client.speak("One two three four.", on_words=came.extend) as speech,
+    ):
+        async for _ in speech:
+            pass
+    return len(came)
+
+
 STAGES: tuple[Stage, ...] = (
     Stage("device", device, 120),
     Stage("floor", floor, 120),
@@ -318,6 +381,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("talker-fp8", talker("fp8", quantization="fp8"), 420, True),
     Stage("talker-invariant", talker("batch invariance", batch_invariant=True), 420, True),
     Stage("profile", profile, 300),
+    Stage("voice", voice, 540),
     Stage("service", service, 540),
 )
 
