@@ -48,12 +48,13 @@ class CodecWorkerEngine:
     every worker then reads that folder, and none asks the hub. ``talker`` finds the talker's
     folder, if the codec is not part of it; its configuration gives the number of codebooks in use.
     ``device``: ``auto`` is a GPU if there is one. ``graphs``: ``auto`` decodes with CUDA graphs on
-    a GPU, ``off`` never does. ``max_batch``: most windows in a batch. ``lookahead``: that of most
-    windows, which have graphs of their own. ``max_outstanding``: most windows in progress. Beyond
-    that ``decode`` raises CapacityError at once, since a queue here would have to be a second
-    deadline queue beside the worker's own. ``patience_s`` limits the total time of a window,
-    including restarts of the worker, and of a clip. ``max_clips``: most clips in progress.
-    ``module`` and ``env`` let tests run another worker.
+    a GPU, ``off`` never does. ``precision``: ``float32``, or ``tf32`` on a GPU. ``max_batch``: most
+    windows in a batch. ``lookahead``: that of most windows, which have graphs of their own.
+    ``max_outstanding``: most windows in progress. Beyond that ``decode`` raises CapacityError at
+    once, since a queue here would have to be a second deadline queue beside the worker's own.
+    ``patience_s`` limits the total time of a window, including restarts of the worker, and of a
+    clip. ``max_clips``: most clips in progress. ``module`` and ``env`` let tests run another
+    worker.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CodecWorkerEngine:
         threads: int = 1,
         device: str = "auto",
         graphs: str = "auto",
+        precision: str = "float32",
         max_batch: int = 8,
         lookahead: int | None = None,
         spare: bool = False,
@@ -84,7 +86,7 @@ class CodecWorkerEngine:
         self._model, self._talker, self._module = model, talker, module
         self._arguments = [
             *("--threads", str(threads), "--device", device),
-            *("--graphs", graphs, "--max-batch", str(max_batch)),
+            *("--graphs", graphs, "--precision", precision, "--max-batch", str(max_batch)),
         ]
         if lookahead is not None:
             self._arguments += ["--lookahead", str(lookahead)]

@@ -229,9 +229,9 @@ def _has_onednn(weight: Tensor) -> bool:
     )
 
 
-def use_full_float32() -> None:
-    """Use float32 precision for float32 tensors: cuDNN's default is TF32, which keeps three digits.
-    Its error differs from kernel to kernel, so that seams would have errors of -60 dB again.
+def use_full_float32(is_full: bool = True) -> None:
+    """Use float32 precision for float32 tensors, or TF32 on a GPU. TF32, cuDNN's default, keeps
+    three digits. Its error differs from kernel to kernel, so seams have errors of -60 dB then.
     """
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = not is_full
+    torch.backends.cuda.matmul.allow_tf32 = not is_full

@@ -43,7 +43,7 @@ def main(
     """
     options = _options(argv)
     torch.set_num_threads(options.threads)
-    use_full_float32()
+    use_full_float32(options.precision == "float32")
     keep_freed_memory()
     keep_kernels()
     limits = BatchLimits(rows=options.max_batch)
@@ -82,6 +82,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", choices=("auto", "off"), default="auto")
+    parser.add_argument("--precision", choices=("float32", "tf32"), default="float32")
     parser.add_argument("--lookahead", type=int, help="of most windows, in frames")
     parser.add_argument("--max-batch", type=int, default=BatchLimits().rows)
     return parser.parse_args(argv)

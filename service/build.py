@@ -41,6 +41,7 @@ def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
         threads=settings.codec_threads,
         device=settings.codec_device,
         graphs=settings.codec_graphs,
+        precision=settings.codec_precision,
         max_batch=settings.codec_max_batch,
         lookahead=settings.lookahead_frames,
         spare=settings.codec_spare,

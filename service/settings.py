@@ -144,6 +144,7 @@ class Settings(BaseModel):
     codec_threads: Count = 1
     codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
+    codec_precision: Literal["float32", "tf32"] = "float32"
     codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
     codec_spare: bool = False
 

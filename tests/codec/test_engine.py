@@ -432,3 +432,18 @@ async def test_worker_with_graphs_decodes_equal_samples(
         assert seen.count("capture graphs") == phases
     finally:
         await engine.stop()
+
+
+@pytest.mark.parametrize(("precision", "uses_tf32"), [("float32", False), ("tf32", True)])
+async def test_worker_uses_tf32_only_on_request(
+    checkpoint: Path, tmp_path: Path, precision: str, uses_tf32: bool
+) -> None:
+    engine = CodecWorkerEngine(
+        str(checkpoint),
+        precision=precision,
+        module="tests.codec.precision_worker",
+        env={"SEEN": str(tmp_path / "seen")},
+    )
+    await engine.start()
+    await engine.stop()
+    assert (tmp_path / "seen").read_text() == repr((uses_tf32, uses_tf32))
