@@ -380,7 +380,7 @@ class HttpProtocol(H11Protocol):
         limits = self._limits
         seconds = limits.head_s if state is h11.IDLE else _BODY_S
         self._unread = self.transport.get_write_buffer_size()
-        if self._unread:  # the end of a response
+        if self._unread and self.cycle is not None:  # the end of a response
             seconds = max(seconds, PATIENCE * limits.slow_consumer_s)
         self._deadline = self.loop.call_later(seconds, self._expire, seconds)
         limits.begin(self)
