@@ -35,7 +35,19 @@ def words_of(text: str) -> list[str]:
 def word_errors(said: str, heard: str) -> tuple[int, int]:
     """Return the number of substituted, missing and added words, and of words in ``said``."""
     wanted, got = words_of(said), words_of(heard)
-    return int(edit_costs(wanted, got)[-1, -1]), len(wanted)
+    return _edits(wanted, got), len(wanted)
+
+
+def letter_error_rate(said: str, heard: str) -> float:
+    """Return the substituted, missing and added letters per letter of ``said``. Misheard words
+    sound alike, so this tells apart the speech of different texts where the word error rate cannot.
+    """
+    wanted, got = " ".join(words_of(said)), " ".join(words_of(heard))
+    return _edits(wanted, got) / len(wanted)
+
+
+def _edits(wanted: Sequence[str], got: Sequence[str]) -> int:
+    return int(edit_costs(wanted, got)[-1, -1])
 
 
 def edit_costs(wanted: Sequence[str], got: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -20,6 +20,7 @@ from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import (
     audible_s,
     intelligibility,
+    letter_error_rate,
     mel_distance_db,
     pitch_match,
     word_errors,
@@ -80,6 +81,12 @@ def test_word_errors_are_a_distance(one: list[str], other: list[str]) -> None:
     assert errors == word_errors(heard, said)[0]
     assert abs(len(one) - len(other)) <= errors <= max(len(one), len(other))
     assert (errors == 0) == (one == other)
+
+
+def test_letter_error_rate_compares_spoken_forms() -> None:
+    assert letter_error_rate("3 km", "three kilometers") == 0
+    assert letter_error_rate("a bird.", "a bard!") == 1 / 6
+    assert letter_error_rate("a bird.", "") == 1
 
 
 def test_word_error_rate_is_over_all_words_of_all_sentences() -> None:
