@@ -227,17 +227,19 @@ class Session:
         return [StopWork(), Done(reason, self._shut(), error)]
 
     def _cancel(self, event: CancelAsked, now: float) -> list[Command]:
-        report, queue = self._shut(), self._queue
+        report = self._shut()
+        return [StopWork(), self.cancelled(event, report, now)]
+
+    def cancelled(self, event: CancelAsked, report: ContextReport, now: float) -> Cancelled:
+        """Return the answer to a cancel of a closed context, whose audio may not all be sent."""
+        queue = self._queue
         sent = max(0, queue.sent_samples - event.unsent_samples)
         if event.played_samples is not None:
             queue.playback.on_report(event.played_samples, now)
         played = min(sent, queue.playback.played_samples(now))
         spoken, remaining = self._transcript.split(played, queue.sent_samples, queue.head_text_end)
         rate = self._settings.queue.heard_rate
-        cancelled = Cancelled(
-            report.generated_s, sent / rate, played / rate, spoken, remaining, report
-        )
-        return [StopWork(), cancelled]
+        return Cancelled(report.generated_s, sent / rate, played / rate, spoken, remaining, report)
 
     def _shut(self) -> ContextReport:
         self.state = State.CLOSED

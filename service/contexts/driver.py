@@ -255,6 +255,10 @@ class ContextDriver:
         if self._trace is not None:
             self._trace.note(event, commands, now, time.monotonic())
 
+    def cancelled(self, asked: events.CancelAsked, done: events.Done) -> events.Cancelled:
+        """Return the answer to a cancel after ``done``, while audio is still in the encoder."""
+        return self._session.cancelled(asked, done.report, time.monotonic())
+
     def _take_text(self, event: events.TextAppended, now: float) -> list[events.Command]:
         """Count text against its caller's limits, unless the session refuses or ignores it."""
         if self.is_closed:

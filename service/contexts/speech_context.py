@@ -198,17 +198,17 @@ class SpeechContext(ContextSink):
     def _stop(self, played_ms: float | None) -> None:
         self._pump.drop()
         written = self._timeline.to_codec(self._sink.revoke())  # in the codec's samples
-        if self._done is not None:  # all is spoken, but not all encoded
-            report, sent_s = self._done.report, written / self._heard_rate
-            cancelled = events.Cancelled(report.generated_s, sent_s, sent_s, "", "", report)
-            self._answer_cancel(cancelled)
-            self._end(self._done.reason, report, cancelled)
-            return
         played: int | None = None
         if played_ms is not None:
             sent = played_ms * self._plan.encoder.sample_rate / 1000
             played = self._timeline.to_codec(int(min(sent, self._timeline.sent_samples)))
-        self._driver.post(events.CancelAsked(played, self.given_samples - written))
+        asked = events.CancelAsked(played, self.given_samples - written)
+        if self._done is None:
+            self._driver.post(asked)
+        else:  # all is spoken, but not all encoded
+            cancelled = self._driver.cancelled(asked, self._done)
+            self._answer_cancel(cancelled)
+            self._end(self._done.reason, self._done.report, cancelled)
 
     async def encoder_room(self) -> None:
         """Wait for room in the encoder's queue."""

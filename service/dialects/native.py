@@ -315,7 +315,7 @@ class NativeDialect(Dialect):
             case wire.ContextEnd(context_id):
                 self._find(context_id).end()
             case wire.ContextCancel(context_id, played_ms):
-                self._find(context_id).cancel(played_ms)
+                self._find(context_id, or_encoding=True).cancel(played_ms)
             case wire.Playback(context_id, played_samples):
                 self._find(context_id).on_played(played_samples)
             case wire.SessionConfigure(framing):
@@ -328,10 +328,12 @@ class NativeDialect(Dialect):
             case wire.SessionClose():
                 raise SocketClosing(NORMAL)
 
-    def _find(self, context_id: str) -> SpeechContext:
-        """Return an open context. Raises RequestError."""
+    def _find(self, context_id: str, *, or_encoding: bool = False) -> SpeechContext:
+        """Return an open context; with ``or_encoding``, also one that is spoken, but whose audio is
+        still in the encoder. Raises RequestError.
+        """
         context = self._contexts.get(context_id)
-        if context is not None and not context.is_closed:
+        if context is not None and (or_encoding or not context.is_closed):
             return context
         if context is not None or context_id in self._closed:
             raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 from typing import Any
 
 import av
@@ -15,9 +16,10 @@ from websockets.asyncio.client import connect
 import talkwire_client
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES
 from service.audio.filters import Resampler
+from service.audio.pump import EncoderPump
 from streaming.protocol.binary import AudioHeader
 from talker.fake import FakeTalker
-from tests.service.live import SPEC, Client, Gateway, client, gateway
+from tests.service.live import SPEC, Client, Gateway, client, gateway, until
 
 RATE = SPEC.sample_rate
 EXACT = {"lookahead_frames": SPEC.right_frames}
@@ -142,6 +144,37 @@ async def test_cancel_stops_opus_packets() -> None:
             assert isinstance(pong, dict), "audio after context.cancelled"
             assert pong["type"] == "pong"
         await server.until_free()
+
+
+@pytest.mark.parametrize(
+    "end", [{"type": "context.cancel", "context_id": "c"}, {"type": "session.close"}]
+)
+async def test_cancel_stops_spoken_context_whose_audio_is_in_encoder(
+    end: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, may_encode = EncoderPump._encode, threading.Event()
+
+    def encode_later(pump: EncoderPump, job: Any) -> Any:
+        assert may_encode.wait(60)
+        return encode(pump, job)
+
+    monkeypatch.setattr(EncoderPump, "_encode", encode_later)
+    async with gateway() as server, client(server.url) as talk:
+        try:
+            await talk.create(audio={"encoding": "opus"})
+            await talk.send("text.append", context_id="c", text=TEXTS[1])
+            await talk.send("context.end", context_id="c")
+            await until(lambda: not server.runtime.open_contexts)  # all is spoken
+            await talk.socket.send(json.dumps(end))
+            cancelled = await talk.until("context.cancelled")
+            assert (cancelled["text_spoken"], cancelled["text_remaining"]) == ("", TEXTS[1])
+            assert not server.runtime.admission.active
+        finally:
+            may_encode.set()
+        await talk.until("metrics")
+        if end["type"] == "context.cancel":
+            await talk.say("It goes on.", "c")
+        assert 0 not in talk.audio
 
 
 async def test_playback_reports_count_samples_at_output_rate() -> None:
