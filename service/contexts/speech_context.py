@@ -303,7 +303,7 @@ class SpeechContext(ContextSink):
 
     def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
         """See ContextSink."""
-        self._pump.after(lambda: self._sink.put(Words(tuple(timings), self._words_delay_ms)))
+        self._after_audio(lambda: Words(tuple(timings), self._words_delay_ms))
 
     def on_utterance_ended(self) -> None:
         """See ContextSink."""
@@ -317,7 +317,16 @@ class SpeechContext(ContextSink):
     def on_flushed(self, flushed: events.Flushed) -> None:
         """See ContextSink."""
         self._flush_encoder(FlushEncoder.EACH_FLUSH, FlushEncoder.EACH_UTTERANCE)
-        self._pump.after(lambda: self._sink.put(flushed))
+        self._after_audio(lambda: flushed)
+
+    def _after_audio(self, make: Callable[[], Output]) -> None:
+        """Put an output that says that all earlier audio was sent, unless some was dropped."""
+
+        def put() -> None:
+            if self._pump.failure is None:
+                self._sink.put(make())
+
+        self._pump.after(put)
 
     def on_cancelled(self, cancelled: events.Cancelled) -> None:
         """See ContextSink."""

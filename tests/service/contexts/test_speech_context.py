@@ -56,6 +56,8 @@ class Rig:
         audio: wire.AudioOptions,
         sink: OutputSink | None = None,
         flush_encoder: FlushEncoder = FlushEncoder.EACH_UTTERANCE,
+        *,
+        is_whole: bool = False,
     ) -> None:
         runtime = Runtime(Settings(), FakeTalker(), FakeCodecEngine(SPEC), Metrics("test", "fake"))
         create = wire.ContextCreate("c", audio=audio)
@@ -71,7 +73,7 @@ class Rig:
         self.errors: list[TalkwireError] = []
         self.ends = 0
         renderer = NativeRenderer(create, 7, "header", self.render_error)
-        sink = sink or SocketOutput(self.outbox, 7, renderer)
+        sink = sink or SocketOutput(self.outbox, 7, renderer, is_whole=is_whole)
         lease = runtime.admission.acquire()
         self.context = SpeechContext(runtime, tasks, plan, lease, sink, self.closed)
         self.posted: list[Event] = []
@@ -164,6 +166,25 @@ async def test_encoder_failure_after_session_end_is_reported() -> None:
     assert [kind["type"] for kind in kinds] == ["audio.started", "error", "metrics", "context.done"]
     assert kinds[-1]["reason"] == "error"
     assert rig.runtime.admission.active == 0
+
+
+@pytest.mark.parametrize("encoding", [Encoding.PCM_S16LE, Encoding.OPUS])
+async def test_no_flush_or_word_is_reported_after_dropped_audio(encoding: Encoding) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(encoding), is_whole=True)
+        rig.outbox._max_bytes = 1000
+        if encoding is Encoding.OPUS:
+            over = FileEncoder(FLAC, RATE)
+            over.flush()  # an ended file refuses more samples
+            rig.context._pump._encoder = over
+        rig.audio(4800, ends=True)
+        rig.context.on_word_timings([ONE])
+        rig.context.on_flushed(Flushed("f"))
+        while rig.context._pump.is_busy:
+            await asyncio.sleep(0)
+        assert rig.outbox.is_empty
+        rig.context.on_done(Done("complete", REPORT))
+    assert rig.ends == 1
 
 
 async def test_cancel_after_last_sample_counts_revoked_audio_as_unsent() -> None:
