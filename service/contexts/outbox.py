@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streaming.errors import ErrorCode, RequestError
+from streaming.errors import CapacityError, ErrorCode, RequestError
 
 
 class Item(NamedTuple):
@@ -38,12 +38,16 @@ class Outbox:
         return not self._items
 
     def require_fit(self, size: int) -> None:
-        """Raise RequestError (``text_too_long``) for audio that has no room even in an empty queue,
-        so that its client is not closed as slow.
+        """Raise CapacityError (``overloaded``) for audio that has no room now, or RequestError
+        (``text_too_long``) if it would have none even in an empty queue, so that its client is not
+        closed as slow.
         """
         if size > self._max_bytes:
             message = "The audio of this text is too long for one piece: split it, or use chunks."
             raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
+        if self.queued_bytes + size > self._max_bytes:
+            message = "Too much other audio is waiting to be sent on this socket."
+            raise CapacityError(ErrorCode.OVERLOADED, message)
 
     def put(self, item: Item) -> None:
         """Add one message. Beyond the bound all messages are dropped, since a stream with a hole is

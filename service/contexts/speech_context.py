@@ -85,7 +85,7 @@ class OutputSink(Protocol):
 
     def put(self, output: Output, on_written: Callable[[], None] | None = None) -> None:
         """Take the next output. On a socket, ``on_written`` is called when it has been written.
-        Raises RequestError for audio that is too long to be sent.
+        Raises RequestError or CapacityError for audio that is too long to be sent.
         """
 
     def revoke(self) -> int:

@@ -17,7 +17,8 @@ from service.transport import websocket as socket
 from service.transport.uvicorn_protocols import WebSocketProtocol
 from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import TEXT
-from tests.service.live import Client, append, client, gateway, write
+from tests.service.live import Client, append, client, gateway, until, write
+from tests.service.memory import served
 
 #: Settings under which one text gives more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
@@ -63,6 +64,30 @@ async def test_audio_too_long_for_outbox_fails_only_its_context(encoding: str) -
         await c.send("context.end", context_id="d")
         assert (await c.until("context.done", "d"))["reason"] == "complete"
         await server.until_free()
+
+
+async def test_whole_audio_without_room_beside_other_audio_fails_only_its_context() -> None:
+    limits = {"max_outbox_bytes": 1 << 16}
+    async with served(**limits) as server, server.socket("/v1/tts/stream") as talk:
+        await talk.next()
+        for name in "ab":
+            talk.send({"type": "context.create", "context_id": name, "mode": "whole"})
+            await talk.next()
+        talk.reading.clear()
+        for name in "ab":  # 20 frames of 1920 bytes each, of which one has room
+            talk.send(append("Ten chars.") | {"context_id": name})
+            talk.send({"type": "context.end", "context_id": name})
+        await until(lambda: not server.runtime.open_contexts)
+        talk.reading.set()
+        ends, codes = dict[str, str](), list[str]()
+        while len(ends) < 2:
+            message = await talk.next()
+            assert message is not None, "the socket was closed"
+            if isinstance(message, dict) and message["type"] == "error":
+                codes.append(message["code"])
+            elif isinstance(message, dict) and message["type"] == "context.done":
+                ends[message["context_id"]] = message["reason"]
+        assert (sorted(ends.values()), codes) == (["complete", "error"], ["overloaded"])
 
 
 async def test_housekeeping_exception_closes_only_its_socket(
