@@ -136,11 +136,13 @@ class NativeRenderer:
             case Words():
                 return self._words(output)
             case Flushed(flush_id):
-                return [*self._rest(), encode_message(wire.FlushDone(self._id, flush_id))]
+                # a cancel that revokes the audio before a flush revokes its report too
+                told = Revocable(encode_message(wire.FlushDone(self._id, flush_id)))
+                return [*self._rest(), told]
             case Cancelled(generated_s, sent_s, played_s, spoken, remaining, report):
                 made, sent, played = (round(1000 * s, 1) for s in (generated_s, sent_s, played_s))
-                told = wire.ContextCancelled(self._id, made, sent, played, spoken, remaining)
-                return [encode_message(told), self._metrics(report)]
+                last = wire.ContextCancelled(self._id, made, sent, played, spoken, remaining)
+                return [encode_message(last), self._metrics(report)]
             case Done(reason, report, error):
                 first = self._rest() if error is None else [self._render_error(error, self._id)]
                 done = encode_message(wire.ContextDone(self._id, reason))

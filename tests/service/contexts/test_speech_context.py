@@ -363,3 +363,13 @@ async def test_cancel_revokes_words_with_audio() -> None:
         assert not rig.outbox.is_empty
         rig.context.cancel()
         assert rig.outbox.is_empty
+
+
+async def test_cancel_revokes_report_of_flush_with_audio() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE))
+        rig.audio(960, first=True)
+        rig.context.on_flushed(Flushed("f"))
+        await rig.take()  # audio.started
+        rig.context.cancel()
+        assert rig.outbox.is_empty
