@@ -14,6 +14,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -244,12 +245,15 @@ class TalkerProcessEngine:
         """
         builder = self._require_builder()
         if request.conversation is None or not self.has_continuity:
-            return self._speak(builder.message(request, next(self._handles)))
+            return self._speak(request.request_id, builder.message(request, next(self._handles)))
         talk = self._conversations.of(request.conversation)
-        return talk.speak(lambda: builder.order(request, next(self._handles), talk), self._speak)
+        return talk.speak(
+            lambda: builder.order(request, next(self._handles), talk),
+            partial(self._speak, request.request_id),
+        )
 
-    def _speak(self, message: Generate) -> RowGenerator:
-        return self._pending.speak(message, self._opened().shape.num_codebooks)
+    def _speak(self, request_id: str, message: Generate) -> RowGenerator:
+        return self._pending.speak(message, self._opened().shape.num_codebooks, request_id)
 
     def _opened(self) -> Checkpoint:
         if self._checkpoint is None:

@@ -138,10 +138,10 @@ class AsyncHost(Host):
         except EngineDeadError:
             self._end(EngineGone())
         except (Refused, ValueError):
-            log.exception("request not taken", extra={"handle": handle})
+            log.exception("request %d not taken", handle)
             self._fail(handle, "refused")
         except Exception:
-            log.exception("request failed", extra={"handle": handle})
+            log.exception("request %d failed", handle)
             self._break(handle)
 
     def _give(self, rows: list[NewRows]) -> None:

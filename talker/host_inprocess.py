@@ -54,7 +54,7 @@ class InProcessHost(Host):
             self._add(state)
         except Exception as error:
             refused = isinstance(error, (Refused, ValueError))
-            log.exception("request not taken", extra={"handle": handle})
+            log.exception("request %d not taken", handle)
             self._fail(handle, "refused" if refused else "broken")
 
     def _add(self, state: RequestState) -> None:

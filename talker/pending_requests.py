@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -25,6 +26,7 @@ from talker.messages import (
     StreamInterval,
 )
 
+log = logging.getLogger(__name__)
 RETRY_AFTER_MS = 2000
 _FAILED = "The speech engine could not finish this text."
 
@@ -37,8 +39,10 @@ class RowStream:
     ``max_frames`` is the limit.
     """
 
-    def __init__(self, num_codebooks: int, hold_rows: int) -> None:
+    def __init__(self, num_codebooks: int, hold_rows: int, request_id: str = "") -> None:
         self._num_codebooks, self._hold_rows = num_codebooks, hold_rows
+        #: The utterance's id in the log.
+        self.request_id = request_id
         self._waiting = 0
         #: Number of rows per message that the talker process was last asked for.
         self.at_once = 1
@@ -126,14 +130,18 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def speak(self, message: Generate, num_codebooks: int) -> RowGenerator:
-        """Send a request and yield its rows as they arrive; see ``TalkerProcessEngine``."""
+    async def speak(
+        self, message: Generate, num_codebooks: int, request_id: str = ""
+    ) -> RowGenerator:
+        """Send a request and yield its rows as they arrive; see ``TalkerProcessEngine``. If the
+        process gives up on it, the log names it by ``request_id``.
+        """
         handle = message.handle
         if len(self._streams) >= self._most:
             raise CapacityError(
                 ErrorCode.OVERLOADED, "The speech engine is full.", retry_after_ms=RETRY_AFTER_MS
             )
-        stream = RowStream(num_codebooks, self._hold_rows)
+        stream = RowStream(num_codebooks, self._hold_rows, request_id)
         demand: RowDemand | None = None
         self._streams[handle] = stream
         try:
@@ -167,6 +175,12 @@ class PendingRequests:
             self.last_step = msgspec.structs.replace(self.last_step, live=message.live)
             failed = BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
             if stream := self._streams.get(message.handle):
+                if message.reason != "gone":  # such a request is sent again
+                    told = {"handle": message.handle, "reason": message.reason}
+                    log.warning(
+                        "the talker gave up a request",
+                        extra={"request_id": stream.request_id, **told},
+                    )
                 stream.fail(Gone() if message.reason == "gone" else failed)
             return
         self.last_step = message

@@ -198,3 +198,26 @@ async def test_core_that_works_is_not_taken_for_stalled(
     watching.cancel()
     host._handle(Abort(1))
     host._handle(Abort(2))
+
+
+class BrokenEngine(Engine):
+    async def generate(self, *arguments: object, **options: object) -> Any:
+        raise self.error
+        yield
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(1)
+        self.error = error
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("broken")])
+async def test_failed_request_is_logged_with_handle_in_message(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process logs messages only, without the fields of a record."""
+    host = hosted(BrokenEngine(error))
+    host._handle(request(17))
+    await asyncio.gather(*host._tasks.values())
+    (record,) = caplog.records
+    assert "request 17 " in record.getMessage()

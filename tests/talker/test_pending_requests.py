@@ -62,7 +62,7 @@ def asking(handle: int) -> Generate:
 
 
 def speak(process: Process, handle: int = 1) -> RowGenerator:
-    return process.flight.speak(asking(handle), BOOKS)
+    return process.flight.speak(asking(handle), BOOKS, f"r-{handle}")
 
 
 async def begin(process: Process, handle: int = 1) -> RowGenerator:
@@ -228,6 +228,21 @@ async def test_failed_request_gets_error_of_reason(process: Process) -> None:
         await anext(other)
     assert error.value.code is ErrorCode.ENGINE_FAILED
     assert process.got == [asking(1), asking(2)]
+
+
+async def test_log_joins_failed_request_of_process_to_client_request_id(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = [await begin(process, handle) for handle in (1, 2)]
+    process.flight.on_message(Failed(1, "gone", 1))  # not a failure: it is sent again
+    process.flight.on_message(Failed(2, "refused", 0))
+    process.flight.on_message(Failed(9, "broken", 0))  # nobody waits for it
+    told = [vars(record) for record in caplog.records]
+    assert [(one["handle"], one["reason"], one["request_id"]) for one in told] == [
+        (2, "refused", "r-2")
+    ]
+    for stream in streams:
+        await stream.aclose()
 
 
 async def test_last_step_follows_messages_and_resets_on_ready(process: Process) -> None:
