@@ -195,9 +195,13 @@ def limit_errors() -> ErrorBudget:
 
 def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect: str) -> None:
     """Count an error that is sent to a client, and log it with the client's request id. The log
-    contains the field and the kind of its value, never the value.
+    contains the field and the kind of its value, never the value; of a bug, the traceback of its
+    cause.
     """
     runtime.on_error(error.code)
+    if error.code is ErrorCode.INTERNAL and (cause := error.__cause__) is not None:
+        told = {"request_id": request_id, "dialect": dialect}
+        log.error("a request broke", exc_info=cause, extra=told)
     budget = _budget.get()
     if budget is not None and not budget.note(error):
         return

@@ -23,7 +23,13 @@ from service.auth.caller import current_caller
 from service.dialects.errors import count_error, validation_error
 from service.runtime import Runtime
 from service.voices.clip_reader import ClipLimits
-from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.errors import (
+    CapacityError,
+    ErrorCode,
+    RequestError,
+    TalkwireError,
+    internal_error,
+)
 
 #: JSON may encode a character as two escapes of six bytes.
 _BYTES_PER_CHARACTER = 12
@@ -132,8 +138,8 @@ def ignored_header(names: Iterable[str]) -> dict[str, str]:
 
 
 class SpeechRoute(APIRoute):
-    """A route with a bounded body and a request id (``request.state.request_id``). TalkwireErrors
-    and invalid bodies are rendered as the rule of its router says.
+    """A route with a bounded body and a request id (``request.state.request_id``). TalkwireErrors,
+    invalid bodies and bugs are rendered as the rule of its router says.
     """
 
     takes_clips = False
@@ -188,6 +194,11 @@ class SpeechRoute(APIRoute):
                 response = Response(status_code=_BAD_REQUEST)  # the client is gone
             except (TalkwireError, RequestValidationError, HTTPException) as wrong:
                 error = self._error(wrong)
+                count_error(runtime, error, request_id, errors.dialect)
+                response = errors.refuse(error, request_id)
+            except Exception as bug:
+                error = internal_error()
+                error.__cause__ = bug
                 count_error(runtime, error, request_id, errors.dialect)
                 response = errors.refuse(error, request_id)
             finally:

@@ -98,8 +98,7 @@ class ClipReader:
                 env={name: value for name in _KEPT if (value := os.environ.get(name))},
                 start_new_session=True,
             )
-        except OSError as error:
-            log.exception("no child to read a clip")
+        except OSError as error:  # count_error logs it with the request's id
             raise internal_error() from error
         feeding = asyncio.create_task(_feed(child, data))
         try:

@@ -95,3 +95,22 @@ def test_scan_for_values_is_linear_in_the_body() -> None:
     size = 2_000_000
     for body in (b'["' + b'\\"' * size, b"[" + b"," * 5000 + b"1" * size, b'[",' + b"\\" * size):
         assert not http_route.has_too_many_values(body, 6000)
+
+
+async def test_bug_in_handler_is_answered_counted_and_logged_with_request_id(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(server.runtime, "require_ready", broken)
+        answer = await http.post("/v1/audio/voices", json={})
+        text = server.runtime.metrics.render().decode()
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal"
+    assert 'tts_errors_total{code="internal"} 1.0' in text
+    (told,) = [one for one in caplog.records if one.exc_info]
+    assert isinstance(told.exc_info and told.exc_info[1], ZeroDivisionError)
+    assert vars(told)["request_id"] == answer.headers["x-request-id"]

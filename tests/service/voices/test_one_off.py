@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 from typing import Any
 
 import pytest
@@ -229,3 +230,26 @@ async def test_cancel_stops_encoding_of_reference() -> None:
         await s.live.until_free()
         async with asyncio.timeout(30):
             await given_up.wait()
+
+
+async def test_clip_that_cannot_be_read_is_logged_with_its_request_id(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_child(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_child)
+    clip = clips.as_base64(OTHER)
+    async with server() as s, client(s.live.url) as talk:
+        by_http = await s.speak(ref_audio=clip)
+        await talk.create(reference={"audio": clip})
+        await talk.send("text.append", context_id="c", text="Hello there. ")
+        by_socket = await talk.error()
+    assert error(by_http)[:2] == (500, "internal")
+    assert by_socket["code"] == "internal"
+    told = {
+        vars(record)["request_id"]: record.exc_text or record.getMessage()
+        for record in caplog.records
+        if record.exc_info and isinstance(record.exc_info[1], OSError)
+    }
+    assert told.keys() == {by_http.headers["x-request-id"], by_socket["request_id"]}
