@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -77,6 +79,9 @@ def _check_path(value: object) -> object:
 
 
 File = Annotated[Path, BeforeValidator(_check_path)]
+
+
+_SECRET_FILES = ("api_keys_file", "token_secret_file", "tls_key")
 
 
 class SettingsError(Exception):
@@ -261,12 +266,20 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        faults = (
-            f"{'.'.join(str(part) for part in fault['loc'])}: "
-            f"{fault['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            for fault in error.errors()
-        )
-        raise SettingsError("; ".join(faults)) from error
+        raise SettingsError("; ".join(map(_describe, error.errors()))) from error
+
+
+def _describe(fault: Mapping[str, Any]) -> str:
+    """Return a setting's name, and what is wrong with its value. The value is not shown where it
+    may be a secret: of an unknown setting, and of a file of secrets that was given in place. The
+    validators of this module show it themselves.
+    """
+    name = ".".join(str(part) for part in fault["loc"])
+    message = fault["msg"].removeprefix("Value error, ")
+    is_shown = fault["type"] not in ("value_error", "extra_forbidden")
+    if is_shown and name not in _SECRET_FILES:
+        message += f", not {reprlib.repr(fault['input'])}"
+    return f"{name}: {message}".removeprefix(": ")
 
 
 def _read_file(path: Path) -> dict[str, Any]:

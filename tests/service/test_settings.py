@@ -80,6 +80,39 @@ def test_error_names_setting_with_invalid_value(name: str, value: object) -> Non
         load_settings(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("port", "80 00", "port: .* integer.*, not '80 00'"),
+        ("codec_max_batch", "100", "codec_max_batch: .* equal to 64, not '100'"),
+        ("log_level", "loud", "log_level: .*'debug', 'info', .*, not 'loud'"),
+        ("tracing", "maybe", "tracing: .* boolean.*, not 'maybe'"),
+        ("voice_aliases", "[1]", r"voice_aliases: .* dictionary, not \[1\]"),
+    ],
+)
+def test_error_shows_value_and_what_is_allowed(
+    name: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match=told):
+        load_settings(**{name: value})
+    file = tmp_path / "talkwire.toml"
+    file.write_text(f'{name} = "{value}"')
+    with pytest.raises(SettingsError, match=told):
+        load_settings(file)
+    monkeypatch.setenv(f"TALKWIRE_{name.upper()}", value)
+    with pytest.raises(SettingsError, match=told):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["api_key", "api_keys_file", "token_secret_file", "tls_key"])
+def test_error_shows_no_secret_given_in_place_of_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text(f'{name} = ["sk-sesame"]')
+    with pytest.raises(SettingsError, match=name) as refused:
+        load_settings(file)
+    assert "sesame" not in str(refused.value)
+
+
 def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
     """Their parsers are recursive."""
     with pytest.raises(SettingsError, match="voice_aliases: not a JSON object"):
