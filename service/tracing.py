@@ -335,7 +335,14 @@ def _otlp() -> SpanProcessor:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise TracingError("OpenTelemetry's OTLP exporter is not installed") from error
+    logging.getLogger("opentelemetry.util.re").addFilter(_hide_header)
     return BatchSpanProcessor(OTLPSpanExporter())
+
+
+def _hide_header(record: logging.LogRecord) -> bool:
+    """Remove the header from OpenTelemetry's warning about its form, since it may be a secret."""
+    record.args = ("(not shown)",)
+    return True
 
 
 class TraceHeaders:

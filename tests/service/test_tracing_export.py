@@ -128,6 +128,15 @@ def test_tracing_refuses_invalid_variables_of_opentelemetry(
         Tracing("test", "fake")
 
 
+def test_malformed_header_of_exporter_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer sesame")
+    build_runtime(Settings(tracing=True), lambda worker, phase, seconds: None)
+    assert "Header format invalid" in caplog.text
+    assert "sesame" not in caplog.text
+
+
 def test_opentelemetry_is_not_imported_without_tracing() -> None:
     program = (
         "import json, sys, service.server\n"
