@@ -37,7 +37,7 @@ from streaming.protocol.field_errors import unknown_field
 _CONSENT = {"consent_by": "by", "consent_statement": "statement", "consent_at": "at"}
 #: Text that is not blank.
 _SOME = StringConstraints(strip_whitespace=True, min_length=1)
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
+_NAME = r"^[A-Za-z0-9]([A-Za-z0-9 ._-]*[A-Za-z0-9._-])?$"
 
 
 class ConsentBody(BaseModel):
@@ -72,7 +72,7 @@ class VoiceBody(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)] = Field(
         description="What it is asked for by: A to Z, a to z, digits, spaces, dots, dashes and "
-        "underscores, the first a letter or a digit."
+        "underscores, the first a letter or a digit, the last no space."
     )
     audio_sample: str = Field(
         description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "

@@ -47,6 +47,20 @@ async def test_other_vendors_searches_find_a_voice_by_all_its_fields() -> None:
         assert await found("/v2/voices", search="shrinking") == []
 
 
+@pytest.mark.parametrize("name", ["n4 ", "n ", " n", "n4\n"])
+async def test_name_that_looks_like_another_is_refused(name: str) -> None:
+    async with server() as s:
+        refused = await s.add(name=name)
+        assert error(refused)[0] == 400
+        assert error(refused)[2] == "name"
+
+
+@pytest.mark.parametrize("name", ["n", "4", "n 4", "n4.", "n-", "a" * 64])
+async def test_name_of_allowed_characters_is_kept(name: str) -> None:
+    async with server() as s:
+        assert (await s.add(name=name)).json()["name"] == name
+
+
 async def test_voice_can_be_added_used_and_deleted() -> None:
     async with server() as s:
         added = await s.add(language="en", description="A tone, growing.")
