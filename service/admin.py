@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 from service import __version__
 from service.access.gate import Gate
 from service.access.rules import Access, GuardedRouter, Rule
 from service.auth.keys import Scope
+from service.dialects.errors import count_error, validation_error
 from service.dialects.native import TABLE
+from service.dialects.openai.errors import no_route
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 
@@ -20,22 +25,27 @@ from streaming.errors import ErrorCode, RequestError
 def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
     """Create the routes ``/health/*``, and ``/metrics`` for callers with ``metrics_access``."""
     router = GuardedRouter(Rule(Access.PROBE, TABLE))
+    # load balancers and monitors also ask by HEAD
+    silent = GuardedRouter(Rule(Access.PROBE, TABLE), include_in_schema=False)
     figures = GuardedRouter(Rule(metrics_access, TABLE))
 
     def answer(ok: bool) -> Response:
         body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
         return JSONResponse(body, 200 if ok else 503)
 
+    @silent.head("/health/live")
     @router.get("/health/live", tags=["health"])
     async def live() -> Response:
         """Whether the event loop is running. The answer does not depend on the load."""
         return answer(True)
 
+    @silent.head("/health/ready")
     @router.get("/health/ready", tags=["health"])
     async def ready() -> Response:
         """Whether new contexts are accepted now."""
         return answer(runtime.is_ready)
 
+    @silent.head("/health/startup")
     @router.get("/health/startup", tags=["health"])
     async def startup() -> Response:
         """Whether the models have been loaded and warmed up."""
@@ -51,6 +61,7 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         """Metrics in Prometheus' exposition format."""
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
+    router.take_routes(silent)
     router.take_routes(figures)
     return router
 
@@ -62,6 +73,9 @@ _CONFLICT = 409
 def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
     """Create the admin app of a runtime that another app runs. ``end`` does what SIGTERM does."""
     app = FastAPI(title="Talkwire admin", version=__version__, openapi_url=None)
+    app.state.runtime = runtime
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.admin_host)
     app.router.routes += health_router(runtime, Access.SCRAPE).routes
     app.router.routes += _drain_router(runtime, end).routes
@@ -103,6 +117,14 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
         return standing(200 if runtime.end_drain() else _CONFLICT)
 
     return router
+
+
+async def _refuse_query(request: Request, error: Exception) -> Response:
+    """Respond to a query with an invalid value."""
+    assert isinstance(error, RequestValidationError)
+    refused, request_id = validation_error(error.errors()), uuid.uuid4().hex
+    count_error(request.app.state.runtime, refused, request_id, TABLE.dialect)
+    return TABLE.refuse(refused, request_id)
 
 
 def _refuse_page(request: Request) -> Response | None:

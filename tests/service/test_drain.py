@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from service.admin import create_admin_app
 from service.audio.pump import EncoderPump
 from service.dialects.native import NativeDialect
 from service.transport import websocket as socket
@@ -282,3 +283,26 @@ async def test_drain_waits_for_client_that_reads_later(monkeypatch: pytest.Monke
         assert kinds == ["audio.started", "metrics", "context.done", "going_away"]
         assert np.array_equal(np.frombuffer(heard, np.float32), server.whole(text))
         assert talk.close_code == 1001
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", "/admin/drain?exit=maybe", 400, "exit must be true or false"),
+        ("GET", "/admin/nothing", 404, "nothing at this address"),
+        ("PUT", "/admin/drain", 405, "does not take that method"),
+    ],
+)
+async def test_admin_refuses_bad_request_in_form_of_other_errors(
+    method: str, path: str, status: int, message: str
+) -> None:
+    async with gateway() as server:
+        transport = httpx.ASGITransport(create_admin_app(server.runtime, lambda: None))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            answer = await http.request(method, path)
+        assert not server.runtime.is_draining
+    told = answer.json()["error"]
+    assert answer.status_code == status
+    assert message in told["message"]
+    assert told["code"]
+    assert answer.headers["x-request-id"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from codec.fake import FakeCodecEngine
 from service.app import create_app
+from service.auth.keys import Scope, issue
 from service.metrics import Metrics
 from service.runtime import Phase, Runtime
 from service.settings import Settings
@@ -58,6 +60,20 @@ def test_loading_service_is_live_but_not_ready() -> None:
         assert http.portal is not None
         http.portal.call(runtime.begin_drain)
         assert http.get("/health/startup").status_code == 503
+
+
+async def test_health_answers_head_with_status_and_without_key(tmp_path: Path) -> None:
+    issue(keys := tmp_path / "keys.json", "tenant", [Scope.SPEAK])
+    async with (
+        gateway(api_keys_file=keys) as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
+        for name in ("live", "ready", "startup"):
+            response = await http.head(f"/health/{name}")
+            assert (response.status_code, response.content) == (200, b"")
+        server.codec.is_ready = False
+        assert (await http.head("/health/ready")).status_code == 503
+        assert (await http.head("/metrics")).status_code == 401
 
 
 async def test_readiness_follows_codec_engine() -> None:
