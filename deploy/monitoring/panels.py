@@ -77,9 +77,9 @@ def one(query: str, legend: str = "") -> tuple[tuple[str, str], ...]:
 _TTFA = "tts_time_to_first_audio_seconds"
 _GAP_FREE = over(rate("tts_contexts_gap_free_total"), rate("tts_underrun_seconds_count"))
 _SATURATION = over(working("tts_contexts_active"), working("tts_capacity_contexts"))
-_FAULT_SHARE = over(
-    rate("tts_errors_total", labels=f'code=~"{_FAULTS}"'), rate("tts_contexts_total")
-)
+_FAULT_RATE = rate("tts_errors_total", labels=f'code=~"{_FAULTS}"')
+#: All of them, if they fail before they are contexts.
+_FAULT_SHARE = over(_FAULT_RATE, f"{rate('tts_contexts_total')} > 0 or {_FAULT_RATE}")
 
 EXPERIENCE = Row(
     "What users hear",
