@@ -198,10 +198,10 @@ class VoiceFolder:
 
     def changes(self, known: Collection[str]) -> tuple[list[Voice], list[str]]:
         """Return new voices and the ids of deleted ones, compared with ``known`` ids. Unfinished
-        files of a crash are deleted.
+        files of a crash are deleted, if that is possible.
         """
         for left in self._path.glob(f"*{_UNFINISHED}"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # the folder may be one that is only read
                 if time.time() - left.stat().st_mtime > _LEFT_S:
                     left.unlink()
         found = self._ids()

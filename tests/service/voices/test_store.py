@@ -121,6 +121,24 @@ async def test_library_skips_damaged_files_and_keeps_them(
     assert (tmp_path / "notes.txt").exists()
 
 
+async def test_library_reads_folder_whose_unfinished_files_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may be mounted only to be read."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    async with library(tmp_path) as one:
+        await one.add(voice("anna"))
+    crashed = tmp_path / "voice_0000000000000000.unfinished"
+    crashed.write_bytes(b"half")
+    os.utime(crashed, (0, 0))
+    monkeypatch.setattr("pathlib.Path.unlink", refuse)
+    async with library(tmp_path) as two:
+        assert two.names() == ["anna"]
+
+
 async def test_library_reads_voice_once_its_file_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
