@@ -32,7 +32,13 @@ from service.dialects.errors import ErrorTable, count_error, limit_errors, slow_
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import AT_ONCE, BYTES_AT_ONCE, EXTENSION, WebSocketProtocol
-from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
+from streaming.errors import (
+    CapacityError,
+    ErrorCode,
+    RequestError,
+    TalkwireError,
+    internal_error,
+)
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +126,8 @@ class Socket:
         self._writing_since: float | None = None
         self._code = NORMAL
         self._too_slow = self._is_closing = False
+        #: The bug that ended the socket.
+        self._bug: Exception | None = None
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         #: Whether the socket's end has been announced.
@@ -247,9 +255,8 @@ class Socket:
                 if messages >= AT_ONCE or size >= BYTES_AT_ONCE:
                     messages = size = 0
                     await asyncio.sleep(0)  # let other sockets take turns
-        except Exception:
-            log.exception("connection broke")
-            self._code = INTERNAL
+        except Exception as bug:
+            self._bug = bug
         finally:
             if self._protocol is not None:
                 self._protocol.on_message = None
@@ -275,8 +282,8 @@ class Socket:
                 yield
         except SocketClosing as closing:
             self._end(closing.code)
-        except Exception:
-            log.exception("connection broke")
+        except Exception as bug:
+            self._bug = self._bug or bug
             self._end(INTERNAL)
 
     def _end(self, code: int) -> None:
@@ -364,6 +371,8 @@ class Socket:
     def _closing_error(self, dialect: Dialect) -> Item | None:
         """Return the last message, if the server has a reason to end the socket."""
         error: TalkwireError
+        if self._bug is not None:
+            return self._report_bug(dialect, self._bug)
         if self._too_slow:
             error = slow_consumer()
         elif not self._is_welcome:
@@ -375,6 +384,17 @@ class Socket:
             return None
         self._code = POLICY
         return Item(dialect.render_error(error))
+
+    def _report_bug(self, dialect: Dialect, bug: Exception) -> Item | None:
+        """Return the message about a bug, after which ``dialect`` may be unable to render it."""
+        self._code = INTERNAL
+        error = internal_error()
+        error.__cause__ = bug  # count_error logs it
+        try:
+            return Item(dialect.render_error(error))
+        except Exception:
+            log.exception("connection broke")
+            return None
 
     async def _close(self) -> None:
         if self._errors.unlogged:

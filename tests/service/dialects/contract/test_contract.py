@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.transport.websocket import Dialect, Socket
 from streaming.errors import BackendError, ErrorCode
 from talker.fake import FakeTalker
 from tests.service.dialects.contract.adapters import (
@@ -231,3 +232,32 @@ async def test_contract_socket_beyond_connection_limit_is_refused(protocol: Sock
                 pass
         assert refused.value.status in (429, 503)
         assert int(refused.value.headers["retry-after"]) >= 1
+
+
+@every_socket
+async def test_bug_ends_socket_with_internal_error_that_is_counted_and_logged(
+    protocol: SocketProtocol, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(text: str) -> None:
+        raise ZeroDivisionError
+
+    run = Socket.run
+
+    async def run_broken(self: Socket, dialect: Dialect) -> None:
+        monkeypatch.setattr(dialect, "on_text", broken)
+        await run(self, dialect)
+
+    monkeypatch.setattr(Socket, "run", run_broken)
+    async with served() as service, service.socket(protocol.address) as socket:
+        socket.send({})
+        ended: list[End] = []
+        while (message := await socket.next()) is not None:
+            if isinstance(heard := protocol.read(message), End):
+                ended.append(heard)
+        assert socket.close_code == 1011
+        assert len(ended) == 1
+        metrics = service.runtime.metrics.render().decode()
+    assert 'tts_errors_total{code="internal"} 1.0' in metrics
+    (told,) = [one for one in caplog.records if one.exc_info]
+    assert isinstance(told.exc_info and told.exc_info[1], ZeroDivisionError)
+    assert len(vars(told)["request_id"]) >= 32
