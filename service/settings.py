@@ -8,7 +8,7 @@ import reprlib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -201,6 +201,15 @@ class Settings(BaseModel):
         except ValueError as error:
             raise ValueError(f"talker_{error}") from error
         return self
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false for numbers, which would be 1 and 0: port 1, or one context."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind is not bool and bool not in get_args(kind):
+            raise ValueError(f"not a setting that is on or off, so not {str(value).lower()}")
+        return value
 
     @field_validator("tls_key")
     @classmethod

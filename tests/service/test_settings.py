@@ -113,6 +113,22 @@ def test_error_shows_no_secret_given_in_place_of_a_file(name: str, tmp_path: Pat
     assert "sesame" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["port", "admin_port", "max_contexts", "drain_s", "max_lead_ms"])
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_flag_is_refused_where_number_is_needed(name: str, value: str, tmp_path: Path) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text(f"{name} = {value}")
+    with pytest.raises(SettingsError, match=f"{name}: .* not {value}"):
+        load_settings(file)
+
+
+def test_flag_settings_accept_flags(tmp_path: Path) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text("tracing = true\nmetrics_public = false\ncodec_spare = true")
+    settings = load_settings(file)
+    assert (settings.tracing, settings.metrics_public, settings.codec_spare) == (True, False, True)
+
+
 def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
     """Their parsers are recursive."""
     with pytest.raises(SettingsError, match="voice_aliases: not a JSON object"):
