@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from embedded.normalisation import abbreviations, addresses, amounts, phones, ranges, signs, times
-from embedded.normalisation.rules import PAUSES, Rule
+from embedded.normalisation.rules import PAUSES, Rules
 from embedded.normalisation.unicode_fold import Folded, fold
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
@@ -26,9 +26,10 @@ _LETTERS = (
     *amounts.LETTERS,
     *abbreviations.RULES,
 )
-_BY_LETTER = (abbreviations.PLAIN, *_LETTERS)
-_BY_DIGIT = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
-_BY_SIGN = (ranges.RANGE, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
+_DIGITS = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
+_SIGNS = (ranges.RANGE, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
+_BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
+_BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules(_SIGNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,18 @@ def normalise(text: str) -> Normalised:
 
 def _read(text: str, at: int, speech: _Speech) -> int:
     """Read the text at ``at``. Returns where to continue."""
-    for rule in _rules(text[at]):
-        if found := rule.at(text, at):
-            end, reading = found
-            written = text[at:end]
-            first = at + len(written) - len(written.lstrip())
-            for part in reading:
-                speech.say(part, first, at + len(written.rstrip()))
-            return end
-    return at + 1
+    found = _rules(text[at]).at(text, at)
+    if not found:
+        return at + 1
+    end, reading = found
+    written = text[at:end]
+    first = at + len(written) - len(written.lstrip())
+    for part in reading:
+        speech.say(part, first, at + len(written.rstrip()))
+    return end
 
 
-def _rules(char: str) -> tuple[Rule, ...]:
+def _rules(char: str) -> Rules:
     if char.isalpha():
         return _BY_LETTER
     return _BY_DIGIT if char.isdecimal() else _BY_SIGN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Match: TypeAlias = re.Match[str]
@@ -11,31 +11,68 @@ Match: TypeAlias = re.Match[str]
 Reading: TypeAlias = "list[str] | None"
 
 PAUSES = ",.!?"
+_JOINED = 12
+#: The name of a group in a pattern, where it is defined or referred to.
+_GROUP = re.compile(r"\(\?P(<|=)(\w+)")
 _ENDS = re.compile(r"[\"')\]]*(?:\s+[\"'(\[]*[A-Z]|\s*$)")
 
 
 class Rule:
     """``pattern``, tried at a position, and ``read``, which returns the spoken form of a match.
 
-    ``behind`` must match the one character before the position (none at the beginning).
+    ``behind`` is a set of characters, of which one must be before the position. If it ends with a
+    question mark, the position may also be the beginning of the text.
     """
 
     def __init__(
         self, pattern: str, read: Callable[[Match], Reading], *, behind: str | None = None
     ) -> None:
-        self._pattern = re.compile(pattern)
-        self._behind = re.compile(behind) if behind else None
+        if behind:
+            is_optional = behind.endswith("?")
+            last = f"(?<={behind.removesuffix('?')})"
+            pattern = (rf"(?:{last}|\A)" if is_optional else last) + f"(?:{pattern})"
+        self.pattern = pattern
+        self._compiled = re.compile(pattern)
         self._read = read
 
     def at(self, text: str, position: int) -> tuple[int, list[str]] | None:
         """Return the end of the match at ``position`` and its reading, or None."""
-        if self._behind and not self._behind.fullmatch(text[position - 1 : position]):
-            return None
-        match = self._pattern.match(text, position)
+        match = self._compiled.match(text, position)
         if match is None or match.end() == position:
             return None
         reading = self._read(match)
         return None if reading is None else (match.end(), reading)
+
+
+class Rules:
+    """Rules that are tried in order at each position.
+
+    Few of them match at a position. So the patterns of ``_JOINED`` rules are joined to one, which
+    finds the first of these that does.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        groups = (rules[at : at + _JOINED] for at in range(0, len(rules), _JOINED))
+        self._groups = [(_join(group), tuple(group)) for group in groups]
+
+    def at(self, text: str, position: int) -> tuple[int, list[str]] | None:
+        """Return the end and the reading of the first rule that applies, or None."""
+        for joined, rules in self._groups:
+            if match := joined.match(text, position):
+                first = int((match.lastgroup or "").removeprefix("rule_"))
+                for rule in rules[first:]:
+                    if found := rule.at(text, position):
+                        return found
+        return None
+
+
+def _join(rules: Sequence[Rule]) -> re.Pattern[str]:
+    """Join patterns; the last group of a match is named after the number of its rule."""
+    parts = []
+    for number, rule in enumerate(rules):
+        own = _GROUP.sub(rf"(?P\1\2_{number}", rule.pattern)
+        parts.append(f"(?P<rule_{number}>{own})")
+    return re.compile("|".join(parts))
 
 
 def stopped(match: Match, *words: str) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from embedded import text
 from embedded.normalisation import abbreviations, addresses, amounts, lexicon, numbers, signs, units
+from embedded.normalisation.rules import Rules
 from embedded.normalisation.words import read_word, spell
 from embedded.text import Normalised, normalise
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
@@ -81,8 +82,31 @@ def check_spans(source: str, spoken: Normalised) -> None:
 def test_fast_path_for_words_changes_no_result(source: str) -> None:
     quick = normalise(source)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "_BY_LETTER", text._LETTERS)
+        patch.setattr(text, "_BY_LETTER", Rules(text._LETTERS))
         assert normalise(source) == quick
+
+
+class OneByOne(Rules):
+    """Tries each rule by itself."""
+
+    def at(self, source: str, position: int) -> tuple[int, list[str]] | None:
+        for rule in itertools.chain.from_iterable(rules for _, rules in self._groups):
+            if found := rule.at(source, position):
+                return found
+        return None
+
+
+ALONE = {"_BY_LETTER": OneByOne((abbreviations.PLAIN, *text._LETTERS)),
+         "_BY_DIGIT": OneByOne(text._DIGITS), "_BY_SIGN": OneByOne(text._SIGNS)}  # fmt: skip
+
+
+@given(written)
+def test_joined_patterns_change_no_result(source: str) -> None:
+    joined = normalise(source)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, rules in ALONE.items():
+            patch.setattr(text, name, rules)
+        assert normalise(source) == joined
 
 
 def test_spans_map_words_to_source() -> None:
