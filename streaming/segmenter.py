@@ -332,6 +332,7 @@ class Segmenter:
         self._tag: int | None = None  # where the open tag begins
         self._last_tag = (0, 0)  # the last closed tag, [start, end)
         self._clause_cut = self._space_cut = 0  # the last weaker boundaries
+        self._colon_cut = 0  # one after a colon, if no digit follows
 
     def _step(self, char: str) -> None:
         if not self._text and char.isspace():
@@ -452,7 +453,12 @@ class Segmenter:
         if self._clause and (
             char.isspace() or (self._clause in FREE_CLAUSE_MARKS and char not in CLOSERS)
         ):
-            self._clause_cut = here
+            self._colon_cut = here if self._clause == ":" else 0
+            self._clause_cut = self._clause_cut if self._colon_cut else here
+        elif self._colon_cut and not (char.isspace() or char in OPENERS):
+            if not char.isdigit():  # "PIN: 4821" is read with its label
+                self._clause_cut = self._colon_cut
+            self._colon_cut = 0
         if char.isspace() and not self._text[-1].isspace():
             self._space_cut = here
 

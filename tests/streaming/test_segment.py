@@ -230,6 +230,17 @@ def test_segmenter_cuts_long_first_sentence_at_clause() -> None:
     assert segment("x, two three four five six", settings) == ["x, two three four five six"]
 
 
+@pytest.mark.parametrize("secret", ["4821", "**4821**"])
+def test_segmenter_keeps_digits_with_label_before_colon(secret: str) -> None:
+    settings = SegmentSettings(60, 1, 1, first_max_chars=20)
+    text = f"Well, here is your new PIN: {secret}, please keep it"
+    assert segment(text, settings) == [
+        f"Well, here is your new PIN: {secret},",
+        "please keep it",
+    ]
+    assert segment("Well, here is our answer: no more", settings)[0] == "Well, here is our answer:"
+
+
 def test_segmenter_cuts_long_sentence_at_best_boundary() -> None:
     settings = SegmentSettings(20, 1, 1)
     assert segment("one two three, four five six", settings) == ["one two three,", "four five six"]
