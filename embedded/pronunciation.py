@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+from embedded.normalisation.lexicon import SHORT_WORDS, words_of
 from embedded.text import Normalised, Span, normalise
 
 #: Symbols of the lexicon's International Phonetic Alphabet (in misaki's form) that are written
@@ -27,6 +29,26 @@ FILE = Path(__file__).with_name("lexicon.txt.gz")
 #: Small words as pronounced in a sentence; the lexicon has their isolated forms.
 _UNSTRESSED = {"a": "ə", "to": "tə", "the": "ðə"}
 _BEFORE_VOWELS = {"to": "tU", "the": "ðE"}
+
+#: Letters that a stem before a suffix, and a word after a prefix, have at least.
+_LEAST_STEM, _LEAST_BASE = 4, 5
+_SUFFIXES = {"ly": "lE", "ness": "nəs", "less": "ləs", "able": "əbᵊl", "er": "ər"}
+_PREFIXES = {
+    "re": "rˌE", "un": "ˌʌn", "non": "nˌɑn", "pre": "prˌE", "mis": "mˌɪs", "over": "ˌOvər",
+    "under": "ˌʌndər", "super": "sˌUpər", "inter": "ˌɪntər", "multi": "mˌʌltE",
+    "micro": "mˌIkrO", "auto": "ˌɔɾO", "cyber": "sˌIbər",
+}  # fmt: skip
+#: Second parts of compounds. Few are endings of other words too, as "land" and "table" are.
+_SECOND = words_of(
+    """
+    app back band base board book box bulb card case chain chat check code dash day desk down
+    drive end fill fire flow font foot frame hand head hold hook house light link lock mail mark
+    mate name note pad page pal paper pass phone pipe place plan point proof room runner sale
+    screen share sheet shop shot side slot space speed stack stand stick stop store stream tank
+    tech time tool track up walk wall watch water wear wheel wide width wise word work worker
+    world yard
+    """
+)
 
 
 @functools.cache
@@ -48,17 +70,61 @@ def said(word: str, following: str = "") -> str | None:
     if word in _UNSTRESSED:
         before_vowel = following.lstrip("ˈˌ")[:1] in _VOWELS
         return _BEFORE_VOWELS.get(word, "ə") if before_vowel else _UNSTRESSED[word]
-    known = lexicon()
-    return known.get(word) or _inflected(word, known)
+    return lexicon().get(word) or _derived(word)
 
 
-def _inflected(word: str, known: dict[str, str]) -> str | None:
+@functools.lru_cache(maxsize=4096)
+def _derived(word: str) -> str | None:
+    """Derive the sounds of a word from those of its stem or its parts."""
+    return _inflected(word) or _suffixed(word) or _prefixed(word) or _compound(word)
+
+
+def _known(word: str) -> str | None:
+    """Return the sounds of a stem. An inflected word is none: "ing" is added to no "s"."""
+    return lexicon().get(word) or _suffixed(word) or _prefixed(word) or _compound(word)
+
+
+def _inflected(word: str) -> str | None:
     """Derive the sounds of an inflected word from its stem, by the usual sounds of endings."""
-    for ending, sounded in (("'s", _plural), ("s", _plural), ("ed", _past), ("ing", _going)):
+    for ending, sounded in _ENDINGS:
         if word.endswith(ending):
             for stem in _stems(word.removesuffix(ending), ending):
-                if base := known.get(stem):
+                if base := _known(stem):
                     return sounded(base)
+    return None
+
+
+def _suffixed(word: str) -> str | None:
+    """Derive the sounds of a word like "serverless" or "swipeable"."""
+    for suffix, sounded in _SUFFIXES.items():
+        if not word.endswith(suffix):
+            continue
+        for stem in _stems(word.removesuffix(suffix), suffix):
+            if len(stem) >= _LEAST_STEM and (base := lexicon().get(stem)):
+                return (base.removesuffix("l") if sounded[0] == "l" else base) + sounded
+    return None
+
+
+def _prefixed(word: str) -> str | None:
+    """Derive the sounds of a word like "reauthenticate"."""
+    for prefix, sounded in _PREFIXES.items():
+        rest = word.removeprefix(prefix)
+        if rest != word and len(rest) >= _LEAST_BASE:
+            base = lexicon().get(rest) or _suffixed(rest)
+            if base:
+                return sounded + base
+    return None
+
+
+def _compound(word: str) -> str | None:
+    """Derive the sounds of a compound like "touchscreen"; its second part is a usual one."""
+    for at in range(len(word) - 2, 2, -1):
+        first, second = word[:at], word[at:]
+        if second not in _SECOND or not (at >= _LEAST_STEM or first in SHORT_WORDS):
+            continue
+        sounds = lexicon().get(first), lexicon().get(second)
+        if sounds[0] and sounds[1] and "ˈ" in sounds[0]:
+            return sounds[0] + sounds[1].replace("ˈ", "ˌ")
     return None
 
 
@@ -69,9 +135,11 @@ def _stems(stem: str, ending: str) -> list[str]:
         found.append(stem[:-2] + "y")
     elif ending == "s" and stem.endswith("e"):
         found.append(stem[:-1])
-    elif ending in ("ed", "ing"):
+    elif ending in ("ly", "ness", "less") and stem.endswith("i"):
+        found.append(stem[:-1] + "y")
+    elif ending in ("ed", "ing", "er", "able"):
         found.append(stem + "e")
-        if ending == "ed" and stem.endswith("i"):
+        if ending in ("ed", "er") and stem.endswith("i"):
             found.append(stem[:-1] + "y")
         if re.search(r"([b-df-hj-np-tv-z])\1$", stem):
             found.append(stem[:-1])
@@ -90,6 +158,28 @@ def _past(base: str) -> str:
 
 def _going(base: str) -> str:
     return base + "ɪŋ"
+
+
+def _have(base: str) -> str:
+    return base + "əv"
+
+
+def _will(base: str) -> str:
+    return base + ("l" if base[-1] in _VOWELS else "ᵊl")
+
+
+def _would(base: str) -> str:
+    return base + ("d" if base[-1] in _VOWELS | {"r"} else "əd")
+
+
+def _are(base: str) -> str:
+    return base + "ər"
+
+
+_ENDINGS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("'ve", _have), ("'ll", _will), ("'d", _would), ("'re", _are),
+    ("'s", _plural), ("s", _plural), ("ed", _past), ("ing", _going),
+)  # fmt: skip
 
 
 def sounds(text: str) -> Normalised:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedded import pronunciation
 from embedded.front_ends import FRONT_ENDS
 from embedded.pronunciation import SIGNS, lexicon, said, sounds, spoken, written
 from embedded.text import normalise
@@ -44,14 +46,47 @@ def test_written_distinguishes_vowels_from_letters() -> None:
         ("john's", "ʤˈɑnz"),
         ("declined", "dəklˈInd"),
         ("treated", "trˈEtᵻd"),
+        ("would've", "wʊdəv"),  # contractions
+        ("that'll", "ðætᵊl"),
+        ("how'd", "hˌWd"),
+        ("serverless", "sˈɜrvərləs"),  # suffixes
+        ("swipeable", "swˈIpəbᵊl"),
+        ("reauthenticate", "rˌEɔθˈɛntəkˌAt"),  # prefixes, also of inflected words
+        ("microservices", "mˌIkrOsˈɜrvəsᵻz"),
+        ("touchscreen", "tˈʌʧskrˌEn"),  # compounds
+        ("keycards", "kˈEkˌɑrdz"),
     ],
 )
 def test_said_knows_words_and_their_endings(word: str, sound: str) -> None:
     assert said(word) == sound
 
 
-def test_said_returns_none_for_invented_word() -> None:
-    assert said("blorptix") is None
+@pytest.mark.parametrize("word", ["blorptix", "losartan", "redis", "omar", "svetlana", "uber"])
+def test_said_returns_none_for_word_without_known_parts(word: str) -> None:
+    assert said(word) is None
+
+
+@pytest.mark.parametrize(
+    ("derive", "least"),
+    [
+        (pronunciation._compound, 0.8),
+        (pronunciation._suffixed, 0.7),
+        (pronunciation._prefixed, 0.5),
+    ],
+)
+def test_derived_sounds_resemble_those_of_lexicon(
+    derive: Callable[[str], str | None], least: float
+) -> None:
+    """The rules are tried on words that the lexicon has; it varies in weak vowels and stress."""
+    words = sorted(lexicon())[::19]
+    found = [(sound, lexicon()[word]) for word in words if (sound := derive(word))]
+    same = [_plainly(sound) == _plainly(known) for sound, known in found]
+    assert len(same) > 50
+    assert sum(same) / len(same) > least
+
+
+def _plainly(sound: str) -> str:
+    return sound.translate(str.maketrans("ᵊᵻɾ", "əɪt", "ˈˌ"))
 
 
 @pytest.mark.parametrize(
