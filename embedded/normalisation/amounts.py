@@ -32,6 +32,11 @@ _COUNTED = re.compile(
     r"[\s-](?:param(?:eter)?s?|people|users?|dollars|euros|pounds|tokens|views|streams|requests|years"
     r"|rows|records|downloads|customers|devices|to\b)"
 )
+#: What shows that "3M" is the company.
+_COMPANY = re.compile(
+    r"\s(?i:company|co\b|corporation|tapes?|masks?|respirators?|adhesives?|filters?|products?|stock"
+    r"|shares|makes|made|sells|said|says)\b"
+)
 _ARTICLE = re.compile(r"\b[Aa]n?\s$")
 _NOUN = re.compile(r"[\s-][a-z]")
 _SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion",
@@ -308,6 +313,17 @@ def _resolution(match: Match) -> list[str]:
     return [numbers.year(int(match[0]))]
 
 
+def _oil(match: Match) -> list[str]:
+    """ "5W-30"."""
+    return [amount(match["n"]), spell("w"), amount(match["d"])]
+
+
+def _list(match: Match) -> list[str]:
+    """ "the 4/5/6 trains"."""
+    words = [part for one in match[0].split("/") for part in (amount(one), ",")]
+    return words[:-1]
+
+
 def _fixed(match: Match) -> list[str]:
     return [_FIXED[match[0]]]
 
@@ -385,6 +401,11 @@ def _scaled(match: Match) -> list[str] | None:
         return None
     if before(match)[-1:] == "-" and IN_NAME.search(before(match)[:-1]):
         return None  # i7-13700K
+    letter = spell(match["scale"]) if len(match["scale"]) == 1 else ""
+    if match["of"]:
+        return [f"{amount(match['a'])} {letter}'s"] if letter else None
+    if match["scale"] == "M" and match["a"] == "3" and _COMPANY.match(after(match)):
+        return [amount(match["a"]), letter]
     if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
         return [amount(match["a"]), "kay"]  # the resolution of a picture
     return [_count(match["a"], match["scale"])]
@@ -487,11 +508,17 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<n>100|1,?000)s\b", _several, behind=r"[^A-Za-z0-9.,']?"),
     Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
     _DECADE,
+    Rule(r"(?P<n>0|5|10|15|20|25)W-(?P<d>[1-6]0|8|16)(?![\dA-Za-z-])", _oil),
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
     Rule(r"(?P<a>(?P<sure>[1-5])?\d\d)(?P<b>)(?P<scale>[FC])(?![A-Za-z0-9'])", _temperature),
     _PER_UNIT,
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
-    Rule(rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])", _scaled, behind=r"[^A-Za-z]?"),
+    Rule(
+        rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])(?P<of>'s\b)?",
+        _scaled,
+        behind=r"[^A-Za-z]?",
+    ),
+    Rule(r"\d{1,2}(?:/\d{1,2}){2,5}(?![\d/])", _list, behind=r"[^A-Za-z0-9/.]?"),
     Rule(
         r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"
         r"(?:(?:st|nd|rd|th)s?\b)?(?![\d/])",

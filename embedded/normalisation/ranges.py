@@ -30,6 +30,7 @@ _TIMES = (
 )
 _AMOUNTS = (
     (rf"{_MONEY}\s?[\d.,]*\d{_SCALE}?", rf"{_MONEY}\.?\d"),
+    (r"\b(?i:seats?|rows?)\s\d{1,2}[A-L]", r"(?:\d{1,2})?[A-L](?![A-Za-z0-9'])"),
     (r"\d\s?%", rf"{NUMBER}\s?%"),
     (rf"\d\s?{_OF_UNIT}", rf"-?{NUMBER}\s?{_OF_UNIT}(?![A-Za-z0-9])"),
 )

@@ -8,6 +8,7 @@ from embedded.normalisation import numbers
 from embedded.normalisation.context import IN_NAME, REACH, after, before
 from embedded.normalisation.lexicon import LETTERS
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
+from embedded.normalisation.times import IN_FILE
 from embedded.normalisation.unicode_fold import PLAIN_DIGITS, RAISED
 
 _NAMES = {
@@ -29,6 +30,7 @@ _PRESSED = re.compile(
 )
 _SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
+_PLACE = re.compile(rf"{IN_FILE}\d+$")
 
 _LONGEST_LINE = 160
 #: A line of a heading, "## Results" or "**Results**", up to its end.
@@ -92,6 +94,11 @@ def _divided(match: Match) -> Reading:
     if not (text[start - 1 : start].isdigit() and text[end : end + 1].isdigit()):
         return [","]
     return ["divided by" if "=" in after(match) else "over"]
+
+
+def _colon(match: Match) -> Reading:
+    """ "3:1", but "line 42:7"."""
+    return [","] if _PLACE.search(before(match)) else ["to"]
 
 
 def _ellipsis(match: Match) -> Reading:
@@ -197,7 +204,7 @@ RULES: tuple[Rule, ...] = (
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
     says(r"\.(?=[a-z]|[A-Z]{2})", "dot", behind=r"[\s(\"'`/]?"),
     says(r"\.(?=NET\b)", "dot", behind=r"[A-Z]"),
-    says(r":(?=\d)", "to", behind=r"\d"),
+    Rule(r":(?=\d)", _colon, behind=r"\d"),
     says(r"·", ",", behind=r"\s"),
     says(r"·(?=\d)", "times", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),

@@ -62,6 +62,14 @@ _BEFORE_LETTER = re.compile(r"(?:\d[AaPp]?[-–]|\b(?:by|from|until|till|before|
 _AFTER_LETTER = re.compile(r"[ \t]?[-–][ \t]?(?:\d\d?(?::\d\d)?[AaPp]|noon|midnight)\b")
 _OFFSET = re.compile(r"(?:UTC|GMT)\s?[-+–]$")
 _HOURS = r"\s?(?:hrs?|hours)\b"
+#: What shows before or after "1:10" that it is a ratio, and before "42:7" that it is a place in a
+#: file.
+_BEFORE_RATIO = re.compile(
+    r"(?i)\b(?:mix(?:ed)?|dilut(?:e|ed|ion)|(?:ratio|proportion|scale|odds)(?:\s(?:of|is))?)\s$"
+)
+_AFTER_RATIO = re.compile(r"\s(?:ratio|mix(?:ture)?|dilution|odds|scale|split)\b")
+IN_FILE = r"(?:\b[Ll]ines?\s|\.[a-z]{1,5}:)"
+_BEFORE_PLACE = re.compile(rf"{IN_FILE}$")
 _BEFORE_HOURS = re.compile(r"(?i)\b(?:at|by|from|to|until|till|before|after)\s$")
 _BEFORE_WEEK, _AFTER_WEEK = (
     re.compile(r"\d\s?(?:[AaPp]\.?[Mm]?\.?)?,?\s$"),
@@ -72,6 +80,8 @@ _BEFORE_WEEK, _AFTER_WEEK = (
 def _time(match: Match) -> Reading:
     if _OFFSET.search(before(match)):
         return [_offset(match["h"], match["m"])]
+    if not (match["half"] or match["s"]) and _is_ratio(match):
+        return None
     hour, minute, second = int(match["h"]), int(match["m"]), int(match["s"] or 0)
     if hour > 24:
         return None
@@ -87,6 +97,16 @@ def _time(match: Match) -> Reading:
     if part := match.groupdict().get("part"):
         words += f" point {numbers.digits(part)}"
     return [words, *_half(match)]
+
+
+def _is_ratio(match: Match) -> bool:
+    """Whether "1:10" is a ratio or a place in a file."""
+    behind = before(match)
+    return bool(
+        _BEFORE_RATIO.search(behind)
+        or _AFTER_RATIO.match(after(match))
+        or _BEFORE_PLACE.search(behind)
+    )
 
 
 def _offset(hours: str, minutes: str) -> str:
