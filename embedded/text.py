@@ -27,7 +27,7 @@ _LETTERS = (
     *abbreviations.RULES,
 )
 _DIGITS = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
-_SIGNS = (ranges.RANGE, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
+_SIGNS = (ranges.RANGE, addresses.ROOTED, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
 _BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
 _BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules(_SIGNS)
 

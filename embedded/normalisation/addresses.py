@@ -28,10 +28,11 @@ _IN_NUMBERS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: Top-level domains that are read as words; the others are spelled.
 _TOP_WORDS = words_of("com org net gov mil info biz dev app shop online tech cloud")
 _SIGNS = {".": "dot", "-": "dash", "_": "underscore", "@": "at", "/": "slash", "+": "plus",
-          "~": "tilde", "%": "percent", ":": "colon"}  # fmt: skip
+          "~": "tilde", "%": "percent", ":": "colon", "\\": "backslash"}  # fmt: skip
 #: Parts of addresses that are not read as the abbreviations they would be in a sentence.
-_PIECES_READ = {"corp": "korp", "inc": "ink", "gmail": "jee mail"}
-_PIECES = re.compile(r"[A-Za-z0-9]+|[._@/+~%-]")
+_PIECES_READ = {"corp": "korp", "inc": "ink", "gmail": "jee mail",
+                "etc": "ee tee see"}  # fmt: skip
+_PIECES = re.compile(r"[A-Za-z0-9]+|[._@/+~%:\\-]")
 
 
 def _web(match: Match) -> Reading:
@@ -104,12 +105,20 @@ def _piece(piece: str) -> str:
     return read_mixed(piece)
 
 
+def _path(match: Match) -> Reading:
+    """ "/etc/hosts", "C:\\Users\\x"."""
+    return [_spell_out(match[0].rstrip("/\\"))]
+
+
 def _file(match: Match) -> Reading:
     name, ending = match["name"], match["end"]
     plain = len(ending) > 3 and ending.isalpha() and is_pronounceable(ending)
     return [read_mixed(name), "dot", read_word(ending) if plain else read_mixed(ending)]
 
 
+#: A path from the root has two slashes or more.
+ROOTED = Rule(r"/(?:[A-Za-z._][\w.+~-]{0,60}/){1,12}(?:[\w.+~-]{0,60}[\w+~-])?", _path,
+              behind=r"[\s(\"'`]?")  # fmt: skip
 RULES: tuple[Rule, ...] = (
     Rule(r"[0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){1,7}(?![A-Za-z0-9:])", _ipv6,
          behind=r"[^A-Za-z0-9:]?"),
@@ -119,6 +128,8 @@ RULES: tuple[Rule, ...] = (
          behind=r"[^A-Za-z0-9]?"),
     Rule(rf"(?P<scheme>)(?P<host>localhost)(?=:\d){_PATH}", _web, behind=r"[^A-Za-z0-9]?"),
     Rule(rf"(?P<scheme>www\.)?(?!\d+\.\d)(?!\w{{1,40}}\.\s){_HOST}{_PATH}", _web,
+         behind=r"[^A-Za-z0-9]?"),
+    Rule(r"[A-Za-z]:\\(?:[\w.+~-]{1,60}\\){0,12}(?:[\w.+~-]{0,60}[\w+~-])?", _path,
          behind=r"[^A-Za-z0-9]?"),
     Rule(r"(?P<name>[A-Za-z][A-Za-z0-9]{1,40})\.(?P<end>[a-z][a-z0-9]{0,5})(?![A-Za-z0-9.])",
          _file),

@@ -140,6 +140,10 @@ WORDS = _table(
     cmd command
     gmail jee mail
     iaas eye ay ay ess
+    nginx engine ex
+    kubectl cube control
+    mysql my ess cue ell
+    postgresql post gress cue ell
     """
 )
 #: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their

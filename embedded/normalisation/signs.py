@@ -173,6 +173,9 @@ RULES: tuple[Rule, ...] = (
     says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
+    # options of a command
+    says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),
+    says(r"(?<=[A-Za-z]{2}\s)-(?=[A-Za-z](?:\s|$))", "dash"),
     says(r"[-–—]+", ","),
     Rule(r"[ \t]/[ \t](?=\S)", _divided),
     says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
