@@ -192,7 +192,7 @@ PHONES: tuple[Rule, ...] = (
     Rule(r"0\d{1,4}(?:[ -]\d{2,8}){1,4}(?!\d|[.,]\d)", _long),
     Rule(r"\d{1,7}(?:-\d{1,7}){2,4}(?![\d-])", _long),
     Rule(r"\d{5}-\d{4}(?![\d-]|[.,]\d)", _by_groups),
-    Rule(r"(?<=, [A-Z]{2} )\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
+    Rule(r"(?:(?<=, [A-Z]{2} )|(?<=\A[A-Z]{2} ))\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
     _GROUPED,
     Rule(r"\d{2,4}(?:[ -]\d{2,4}){1,3}(?![\d-]|[.,/:]\d)", _secret_groups),
     Rule(r"\d{13,}", _code),

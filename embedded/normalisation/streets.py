@@ -129,7 +129,9 @@ _BEFORE_COMPASS = re.compile(
 _STATES = {"OR": "oregon", "IN": "indiana", "ME": "maine", "OK": "oklahoma", "HI": "hawaii",
            "OH": "ohio"}  # fmt: skip
 _AFTER_ZIP = r"(?:[.,;:)!?]|\s*$|\s(?:USA?|or|and)\b)"
-STATE = Rule(rf"(?<=, )(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?:-\d{{4}})?{_AFTER_ZIP})", _state)
+STATE = Rule(
+    rf"(?:(?<=, )|\A)(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?:-\d{{4}})?{_AFTER_ZIP})", _state
+)
 STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
 #: The name of a street after a direction, up to its kind.
 BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
