@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from codec.messages import (
     Cancel,
     Decode,
@@ -109,6 +111,9 @@ class PendingDecodes:
             samples = samples_of(message)
             if len(samples) != pending.samples:
                 self._fail(pending, "The speech decoder returned audio of the wrong length.")
+                return
+            if not np.isfinite(samples).all():  # LAME would abort, and filters never recover
+                self._fail(pending, "The speech decoder returned samples that are not finite.")
                 return
             del self._pending[pending.id]
             if not pending.answer.done():

@@ -156,3 +156,19 @@ async def test_audio_of_wrong_length_fails_decode(count: int) -> None:
         await out.asking[0]
     assert failed.value.code is ErrorCode.CODEC_FAILED
     assert len(out.decodes) == 0
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+async def test_audio_that_is_not_finite_fails_decode(odd: float) -> None:
+    """LAME would abort the gateway, and a resampler would stay silent."""
+    out = Out()
+    for id in range(2):
+        await out.ask(id)
+    samples = np.zeros(NEW * HOP, "<f4")
+    samples[-1] = odd
+    out.decodes.on_message(Decoded(0, samples.tobytes(), 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
+    out.answer(1)
+    with pytest.raises(BackendError) as caught:
+        await out.asking[0]
+    assert caught.value.code is ErrorCode.CODEC_FAILED
+    assert len((await out.asking[1])[0]) == NEW * HOP
