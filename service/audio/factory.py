@@ -24,10 +24,16 @@ class _Format:
 
     media_type: str
     make: Callable[[int, int, int | None], AudioEncoder]
-    default_rate: int | None = None  # None: the codec's own
+    default_rate: int | None = None  # None: the codec's own, or the next one of ``rates``
     rates: tuple[int, ...] = ()  # empty: SAMPLE_RATES and the codec's own
     frame_ms: tuple[int, ...] | None = None  # None: any
     bit_rates: _BitRates | None = None  # None: it has none
+
+    def default_rate_for(self, codec_rate: int) -> int:
+        """Return the default output rate, the lowest that loses nothing if there is one."""
+        if self.default_rate or not self.rates:
+            return self.default_rate or codec_rate
+        return min((r for r in self.rates if r >= codec_rate), default=max(self.rates))
 
 
 def _pcm(
@@ -107,8 +113,7 @@ def make_stream_encoder(
     format_ = _FORMATS.get(name)
     if format_ is None:
         raise unsupported("encoding", f"The encodings are {', '.join(_FORMATS)}.")
-    default_rate = format_.default_rate or codec_rate
-    rate = default_rate if sample_rate is None else sample_rate
+    rate = format_.default_rate_for(codec_rate) if sample_rate is None else sample_rate
     rates = format_.rates or (*SAMPLE_RATES, codec_rate)
     if rate not in rates:
         listed = ", ".join(map(str, sorted(set(rates))))

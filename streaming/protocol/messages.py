@@ -38,10 +38,10 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 class AudioOptions(Options, frozen=True):
     """The audio format of a context. ``sample_rate`` null: the encoding's default, which is 8000
-    for mu-law and A-law and the codec's rate for the others. ``frame_ms``: milliseconds of audio in
-    each binary message; 0: a chunk, for Opus 20 ms. ``bitrate``: bits per second, for Opus only.
-    ``speed``: a factor of the voice's own speed, at the same pitch. ``fade_in_ms``: length of the
-    fade-in at the beginning of the context's audio.
+    for mu-law and A-law and the codec's rate, or the encoding's next higher one, for the others.
+    ``frame_ms``: milliseconds of audio in each binary message; 0: a chunk, for Opus 20 ms.
+    ``bitrate``: bits per second, for Opus only. ``speed``: a factor of the voice's own speed, at
+    the same pitch. ``fade_in_ms``: length of the fade-in at the beginning of the context's audio.
     """
 
     encoding: Encoding = Encoding.PCM_S16LE

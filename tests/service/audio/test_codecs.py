@@ -218,3 +218,16 @@ def test_unsupported_sample_rate_or_frame_ms_is_refused(
     with pytest.raises(RequestError) as caught:
         make_stream_encoder(name, RATE, rate, frame_ms)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)
+
+
+@pytest.mark.parametrize("name", ["opus", "ogg_opus"])
+@pytest.mark.parametrize(
+    ("codec_rate", "rate"), [(44_100, 48_000), (22_050, 24_000), (24_000, 24_000), (96_000, 48_000)]
+)
+def test_default_sample_rate_is_one_of_the_format(name: str, codec_rate: int, rate: int) -> None:
+    """As for Fish Speech's codec, whose 44.1 kHz Opus does not have."""
+    encoder = make_stream_encoder(name, codec_rate)
+    assert encoder.sample_rate == rate
+    packets = run(encoder, voice(9_000, codec_rate), PIECES)
+    spoken = sum(packet.samples - packet.padding for packet in packets)
+    assert spoken == -(-9_000 * rate // codec_rate)
