@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from fractions import Fraction
-from math import ceil, sqrt
+from math import ceil, log2, sqrt
 from typing import cast
 
 import av
@@ -75,7 +75,7 @@ class Resampler:
 
 SLOWEST, FASTEST = 0.25, 4.0
 _LEAST_TEMPO, _MOST_TEMPO = 0.5, 2.0
-#: Seconds of input per block. Samples wait until a block is full, so it is short.
+#: Seconds of input per block after the first. Samples wait until a block is full, so it is short.
 _PIECE_S = 0.01
 #: atempo's window is the first power of two from this duration on, at the rate it is told.
 _WINDOW_S = 1 / 24
@@ -93,6 +93,11 @@ def _told_rate(speed: float, sample_rate: int) -> int:
     return sample_rate // 2 if 1.0 < speed <= _MOST_TEMPO else sample_rate
 
 
+def _window_samples(told_rate: int) -> int:
+    """Return the length of atempo's window."""
+    return 1 << ceil(log2(told_rate * _WINDOW_S))
+
+
 def held_back_s(speed: float, sample_rate: int) -> float:
     """Return the maximum seconds of stretched audio that are held back: an incomplete block, and
     by measurement one or two windows of each filter. For short windows this is an overestimate, so
@@ -101,7 +106,7 @@ def held_back_s(speed: float, sample_rate: int) -> float:
     if speed == 1.0:
         return 0.0
     told_rate = _told_rate(speed, sample_rate)
-    window_s = 2.0 ** ceil(np.log2(told_rate * _WINDOW_S)) / sample_rate
+    window_s = _window_samples(told_rate) / sample_rate
     held_s, before = _PIECE_S, 1.0  # seconds of input
     for tempo in _tempos(speed):
         if told_rate != sample_rate:
@@ -126,6 +131,9 @@ class TimeStretch:
             raise ValueError("the speed is out of range")
         self._told_rate, self._speed = _told_rate(speed, sample_rate), speed
         self._piece = round(sample_rate * _PIECE_S)
+        # Half of atempo's first window lies before the start. If the other half comes in parts,
+        # slower speech clicks where the first windows meet (measured).
+        self._first = ceil(_window_samples(self._told_rate) / 2 / self._piece) * self._piece
         self._begin()
 
     def _begin(self) -> None:
@@ -138,6 +146,8 @@ class TimeStretch:
         self._taken += len(samples)
         held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
         full = len(held) - len(held) % self._piece
+        if not self._pushed and full < self._first:
+            full = 0
         self._held = held[full:]
         return self._stretched(held[:full])
 
@@ -146,6 +156,8 @@ class TimeStretch:
         missing = ceil(round(self._taken / self._speed, _DIGITS)) - self._given
         parts, came = [np.empty(0, np.float32)], 0
         rest = np.pad(self._held, (0, -len(self._held) % self._piece))
+        if not self._pushed:
+            rest = np.pad(rest, (0, max(0, self._first - len(rest))))
         while came < missing:
             parts.append(self._stretched(rest))
             came += len(parts[-1])
@@ -155,10 +167,12 @@ class TimeStretch:
 
     def _stretched(self, samples: Samples) -> Samples:
         graph, parts = self._opened(), [np.empty(0, np.float32)]
-        for at in range(0, len(samples), self._piece):
-            piece = np.ascontiguousarray(samples[at : at + self._piece])
+        at = 0
+        while at < len(samples):
+            size = self._piece if self._pushed else self._first
+            piece = np.ascontiguousarray(samples[at : at + size])
             graph.push(audio_frame(piece, self._told_rate, self._pushed))
-            self._pushed += self._piece
+            self._pushed, at = self._pushed + size, at + size
             with suppress(NothingYetError):
                 while True:
                     came = cast(av.AudioFrame, graph.pull()).to_ndarray().reshape(-1)

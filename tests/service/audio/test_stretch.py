@@ -96,6 +96,17 @@ def test_stretch_holds_back_at_most_held_back_s(speed: float, rate: int, piece_s
     assert worst_s > held_back_s(speed, rate) / 2
 
 
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("hertz", [120, 180, 240])
+def test_stretch_has_no_click_at_beginning(speed: float, hertz: int) -> None:
+    """Slower speech jumped by up to 20 % of full scale within its first 40 ms."""
+    time_s = np.arange(RATE // 2) / RATE
+    level = 0.5 * np.minimum(1, np.minimum(time_s, 0.5 - time_s) / 0.02)
+    tone = (level * np.sin(2 * np.pi * hertz * time_s)).astype(np.float32)
+    steps = np.abs(np.diff(stretched(tone, speed)))
+    assert steps.max() < 1.2 * np.abs(np.diff(tone)).max()
+
+
 def test_speed_of_one_leaves_samples_unchanged() -> None:
     speech = voice(12_345)
     assert held_back_s(1.0, RATE) == 0
