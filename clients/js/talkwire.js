@@ -370,12 +370,16 @@ export class Context {
     for (const piece of pieces(text, limits)) this._send("text.append", { text: piece });
   }
 
-  /** Has what is there spoken now; resolves when the last sample of it has come. */
-  async flush(flushId = `f${++this._client._ids}`) {
+  /** Has what is there spoken now; resolves when the last sample of it has come. Need not be awaited. */
+  flush(flushId = `f${++this._client._ids}`) {
     const done = deferred();
-    this._send("context.flush", { flush_id: flushId });
-    this._flushes.set(flushId, done);
-    return done.promise;
+    try {
+      this._send("context.flush", { flush_id: flushId });
+      this._flushes.set(flushId, done);
+    } catch (error) {
+      done.reject(error);
+    }
+    return done.promise; // not of an async function: that is another, whose rejection would be uncaught
   }
 
   /** No more text will come. */

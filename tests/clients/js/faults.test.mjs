@@ -160,6 +160,19 @@ test("a text that fails once its speech was cancelled does not hide what was hea
   assert.equal(socket.count("context.cancel"), 1);
 });
 
+test("a flush that nobody awaits does not end the program when its speech is cancelled", async () => {
+  const { client, socket } = await open();
+  const context = await client.createContext();
+  const awaited = context.flush();
+  context.flush();
+  context.cancel();
+  socket.say({ type: "context.cancelled", context_id: context.id });
+  socket.say({ type: "metrics", context_id: context.id });
+  await assert.rejects(awaited, { code: "context_closed" });
+  context.flush();
+  await new Promise(setImmediate); // Node.js tells of uncaught rejections by then, and fails the test
+});
+
 test("no playback is reported once a speech was cancelled", async () => {
   const { client, socket } = await open();
   const context = await client.createContext();
