@@ -158,6 +158,67 @@ async def test_going_away_reconnects_after_context_is_done() -> None:
     assert talk.errors() == []
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_turn_that_begins_while_server_goes_away_is_spoken_by_next_one(
+    is_killed: bool,
+) -> None:
+    class Leaving(Script):
+        go = asyncio.Event()
+
+        async def converse(self, socket: ServerConnection) -> None:
+            if self.connections:
+                return await super().converse(socket)
+            self.connections += 1
+            await socket.send(json.dumps(self.greeting))
+            while not self.texts():
+                message = json.loads(await socket.recv())
+                self.heard.append(message)
+                if message["type"] == "context.create":
+                    created = {"type": "context.created", "handle": 0}
+                    await socket.send(json.dumps({**message, **created}))
+            await socket.send('{"type":"going_away","deadline_ms":10000}')
+            speaking = asyncio.create_task(self.finish(socket, message["context_id"]))
+            async for data in socket:
+                message = json.loads(data)
+                if message["type"] == "context.create":
+                    error = {"type": "error", "code": "draining", "message": "…"}
+                    await socket.send(json.dumps({**error, "context_id": message["context_id"]}))
+            await speaking
+
+        async def finish(self, socket: ServerConnection, context_id: str) -> None:
+            await self.go.wait()
+            if is_killed:
+                socket.transport.abort()
+            else:
+                await self.speak(socket, context_id, 0)
+
+    script = Leaving()
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url)
+        asked: list[str] = []
+
+        @tts.event_handler("on_tts_request")
+        async def request(_: object, context_id: str, text: str) -> None:
+            asked.append(text.strip())
+
+        async with conversation(tts) as talk:
+            await talk.say(ONE)
+            while not tts._leaving:
+                await asyncio.sleep(0.01)
+            await talk.say(OTHER)
+            while OTHER not in asked:
+                await asyncio.sleep(0.01)
+            script.go.set()
+            await talk.until_stopped(2)
+    assert script.connections == 2
+    assert script.texts() == f"{ONE} {OTHER} "
+    assert talk.pcm(talk.contexts()[1]) == bytes(4800)
+    assert not any("draining" in error for error in talk.errors())
+    if not is_killed:
+        assert talk.pcm() == bytes(9600)
+        assert talk.errors() == []
+
+
 async def test_overloaded_server_ends_turn_with_one_error() -> None:
     class Full(Script):
         async def converse(self, socket: ServerConnection) -> None:

@@ -48,6 +48,9 @@ class TalkwireConnection(WebsocketTTSService):
         self._server: wire.Server | None = None
         self._contexts = Contexts()
         self._leaving = False
+        self._left = asyncio.Event()  # set unless the server goes away
+        self._left.set()
+        self._waiting_context_id: str | None = None  # of a text that waits for that
         self._has_spoken = False  # on this connection
         self._connecting = asyncio.Lock()
         self._receive_task: asyncio.Task[None] | None = None
@@ -89,7 +92,10 @@ class TalkwireConnection(WebsocketTTSService):
         # may have refused them. It did not refuse a connection on which it sent audio.
         if self._has_spoken:
             self._quick_failure_tracker.reset()
-        return await super()._maybe_try_reconnect(error_message, report_error, error)
+        try:
+            return await super()._maybe_try_reconnect(error_message, report_error, error)
+        finally:
+            self._left.set()
 
     async def _try_reconnect(
         self,
@@ -105,6 +111,34 @@ class TalkwireConnection(WebsocketTTSService):
             if socket and socket is not self._reading and socket.state is State.OPEN:
                 return True
         return await super()._reconnect_websocket(attempt_number)
+
+    async def _close_connection_contexts(self) -> None:
+        waiting = self._waiting_context_id
+        if waiting is None:
+            await super()._close_connection_contexts()
+            return
+        for context_id in self.get_audio_contexts():
+            if context_id != waiting:
+                await self.remove_audio_context(context_id)
+
+    def _on_going_away(self) -> None:
+        logger.info(f"{self}: the server is going away")
+        self._leaving = True
+        self._left.clear()
+
+    async def _wait_until_left(self, context_id: str) -> None:
+        """Wait until a server that goes away, and so refuses the context, has been left. Do not
+        wait if it waits for text itself, which would come after the caller's.
+        """
+        if not self._leaving or self._contexts.wait_for_text:
+            return
+        self._waiting_context_id = context_id
+        try:
+            await self._left.wait()
+        finally:
+            self._waiting_context_id = None
+        if self._disconnecting:
+            raise ConnectionError("the service was stopped")
 
     async def _connect_websocket(self) -> None:
         # The receive task may be reconnecting when a text needs a connection.
@@ -133,6 +167,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._server = server
         self._contexts.clear()
         self._leaving = self._has_spoken = False
+        self._left.set()
         wanted = self._wants_word_timestamps
         self._has_word_timestamps = server.has_word_timings and wanted is not False
         if wanted and not server.has_word_timings:
@@ -143,7 +178,9 @@ class TalkwireConnection(WebsocketTTSService):
     async def _disconnect_websocket(self) -> None:
         socket, self._websocket = self._websocket, None
         self._contexts.clear()
-        await self.stop_all_metrics()
+        self._left.set()
+        if self._waiting_context_id is None:  # otherwise they are of the text that waits
+            await self.stop_all_metrics()
         if socket:
             try:
                 await socket.close()

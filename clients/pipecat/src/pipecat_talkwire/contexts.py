@@ -34,6 +34,11 @@ class Contexts:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def wait_for_text(self) -> bool:
+        """Whether one of them is open whose text has not ended."""
+        return any(not context.ended for context in self._by_id.values())
+
     def get(self, context_id: str | None) -> OpenContext | None:
         """Return the context of this id, if it is open."""
         return None if context_id is None else self._by_id.get(context_id)

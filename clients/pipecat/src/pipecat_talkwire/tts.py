@@ -123,6 +123,8 @@ class TalkwireTTSService(TalkwireConnection):
             None, or an ErrorFrame if the text cannot be sent.
         """
         try:
+            if self._contexts.get(context_id) is None:
+                await self._wait_until_left(context_id)
             if not self._websocket or self._websocket.state is State.CLOSED:
                 await self._connect()
             if self._contexts.get(context_id) is None:
@@ -267,8 +269,7 @@ class TalkwireTTSService(TalkwireConnection):
             case "error":
                 await self._on_error(message)
             case "going_away":
-                logger.info(f"{self}: the server is going away")
-                self._leaving = True
+                self._on_going_away()
 
     async def _on_words(self, context: OpenContext, words: list[dict[str, Any]]) -> None:
         times = [(word["text"], word["start_ms"] / 1000 - context.base_s) for word in words]
