@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ def _check(text: str | AsyncIterable[str], options: SpeechOptions) -> None:
             raise SayError("the text is not UTF-8", USAGE) from error
     if options.get("mode", "chunked") not in ("chunked", "whole"):
         raise SayError("the mode is 'chunked' or 'whole'", USAGE)
+    if not math.isfinite(options.get("temperature") or 0.0):
+        raise SayError("the temperature is not a finite number", USAGE)
 
 
 @contextlib.asynccontextmanager

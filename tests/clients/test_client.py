@@ -257,6 +257,10 @@ async def test_speak_refuses_value_that_json_cannot_hold() -> None:
         client.speak("Hello.", voice=PosixPath("emma"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="surrogates"):
         client.speak("Hello.", scene="\ud800")
+    for name in ("temperature", "top_p", "speed"):
+        for value in ("nan", "inf"):
+            with pytest.raises(TypeError, match=f"{name} is {value}"):
+                client.speak("Hello.", **{name: float(value)})  # type: ignore[arg-type]
 
 
 async def test_speech_that_is_not_open_refuses_calls() -> None:

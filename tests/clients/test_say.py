@@ -154,6 +154,7 @@ async def test_say_without_player_fails(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("Hi.", {"timestamps": Path("words.txt")}),
         ("Hi.", {"speech": {"mode": "slowly"}}),
+        ("Hi.", {"speech": {"temperature": float("nan")}}),
         ("\udc80", {}),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypedDict
@@ -107,6 +108,9 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
         given["encoding"] = wire.Encoding(given["encoding"])
     audio = {n: given.pop(n) for n in wire.AudioOptions.__struct_fields__ if n in given}
     sampling = {n: given.pop(n) for n in wire.SamplingOptions.__struct_fields__ if n in given}
+    for name, value in (audio | sampling).items():
+        if isinstance(value, float) and not math.isfinite(value):  # would be sent as null
+            raise TypeError(f"{name} is {value}, which JSON cannot hold")
     if unknown := given.keys() - set(wire.ContextCreate.__struct_fields__):
         raise TypeError(f"no such option of a speech: {', '.join(sorted(unknown))}")
     create = wire.ContextCreate(
