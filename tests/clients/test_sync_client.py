@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -373,6 +373,26 @@ def test_sync_on_words_cannot_wait_for_its_own_thread() -> None:
         pytest.raises(RuntimeError, match="on_words"),
     ):
         list(speech)
+
+
+def test_sync_on_words_that_exits_ends_only_its_speech() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.say(protocol.Timestamps(create.context_id, []))
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    def leave(words: Sequence[protocol.Word]) -> None:
+        sys.exit("enough")
+
+    with served(script) as url, SyncClient(url) as client:
+        with (
+            pytest.raises(RuntimeError, match="on_words ended with SystemExit") as ended,
+            client.speak(on_words=leave) as speech,
+        ):
+            list(speech)
+        assert isinstance(ended.value.__cause__, SystemExit)
+        assert client.ping() > 0
 
 
 def test_sync_wait_flushed_returns_true_after_flush() -> None:

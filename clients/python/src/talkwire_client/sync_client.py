@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -120,7 +120,8 @@ class SyncClient:
             ValueError: There is no such encoding, or a text is not Unicode.
         """
         parts = text if isinstance(text, str | None) else _iterate_in_thread(text)
-        return SyncSpeech(self._loop, self._client.speak(parts, on_words=on_words, **options))
+        told = None if on_words is None else _raising_errors_only(on_words)
+        return SyncSpeech(self._loop, self._client.speak(parts, on_words=told, **options))
 
     def ping(self) -> float:
         """Measure the round trip of a WebSocket ping, in seconds."""
@@ -295,6 +296,20 @@ class _LoopThread:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._thread = None
+
+
+def _raising_errors_only(on_words: OnWords) -> OnWords:
+    """Wrap a callback so that SystemExit, which would end the loop's thread, is an error."""
+
+    def on_words_or_error(words: Sequence[wire.Word]) -> None:
+        try:
+            on_words(words)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(f"on_words ended with {type(error).__name__}") from error
+
+    return on_words_or_error
 
 
 async def _next(chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
