@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -346,6 +348,33 @@ def test_sync_speech_exit_after_close_is_no_error() -> None:
             client.close()
         with pytest.raises(ConnectionLostError, match="the client was closed"):
             client.speak().__enter__()
+
+
+def test_sync_client_is_of_no_use_in_forked_process() -> None:
+    """The loop's thread is not forked, so nothing would ever answer."""
+
+    async def script(peer: Peer) -> None:
+        pass
+
+    def use(client: SyncClient, told: Connection) -> None:
+        with pytest.raises(ConnectionLostError, match="the process that connected it"):
+            client.ping()
+        client.close()
+        told.send("closed")
+
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    with served(script) as url, SyncClient(url) as client:
+        child = fork.Process(target=use, args=(client, there))
+        child.start()
+        there.close()
+        try:
+            assert here.poll(60)
+            assert here.recv() == "closed"
+        finally:
+            child.kill()
+            child.join()
+        assert client.ping() > 0
 
 
 def test_sync_client_is_closed_by_several_threads() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -244,13 +245,16 @@ class _LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
+        self._process_id = os.getpid()
 
     @property
     def is_running(self) -> bool:
-        return self._thread is not None
+        """Whether the thread runs. A forked process does not have it."""
+        return self._thread is not None and self._process_id == os.getpid()
 
     def start(self) -> None:
         started = threading.Event()
+        self._process_id = os.getpid()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="talkwire-client", daemon=True
         )
@@ -266,11 +270,14 @@ class _LoopThread:
         """Run a coroutine on the loop, and wait for it. An interrupt here cancels it there.
 
         Raises:
-            ConnectionLostError: The client was closed.
+            ConnectionLostError: The client was closed, or connected before this process was forked.
             RuntimeError: It is not connected, or this thread runs the loop and cannot wait for it.
             BaseException: An exception of the coroutine.
         """
         closed = ConnectionLostError(None, "the client was closed")
+        if self._thread is not None and self._process_id != os.getpid():
+            work.close()
+            raise ConnectionLostError(None, "the client is of the process that connected it")
         if self._loop is None:
             work.close()
             raise RuntimeError("not connected: with SyncClient(...) as client")
