@@ -119,12 +119,16 @@ async def typed() -> str:
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
+    def tell(said: str) -> None:
+        if not line.done():
+            line.set_result(said)
+
     def read() -> None:
         # Without a buffer, since the interpreter cannot end while a thread holds that of stdin.
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin:
             said = stdin.readline().decode(errors="replace")
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(lambda: line.done() or line.set_result(said))
+            loop.call_soon_threadsafe(tell, said)
 
     threading.Thread(target=read, daemon=True).start()
     return await line
