@@ -168,7 +168,11 @@ def sweep(options: argparse.Namespace) -> None:
 
 def gateway(options: argparse.Namespace) -> None:
     """Compare the gateway alone with a bare WebSocket server that sends the same bytes."""
-    counts = [int(each) for each in options.streams.split(",")]
+    try:
+        counts = [int(each) for each in options.streams.split(",")]
+    except ValueError:
+        told = f"the numbers of streams are whole numbers with commas, not {options.streams!r}"
+        raise LoadTestError(told) from None
 
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
         rows = await gateway_against_bare(

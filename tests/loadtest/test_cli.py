@@ -85,6 +85,7 @@ def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
         (["run", "--duration", "5", "--warmup", "5"], "nothing would be measured"),
         (["gateway", "--duration", "5"], "nothing would be measured"),
         (["gateway", "--streams", "0"], "at least 1"),
+        (["gateway", "--streams", "100,b"], "numbers of streams are whole numbers"),
         (["run", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
         (["run", "--url", "http://127.0.0.1:9/", "--remote"], "--protocol openai speaks HTTP"),
         (["sweep", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
