@@ -8,10 +8,11 @@ Needs openai (pip install openai) and a server (make run).
 from __future__ import annotations
 
 import argparse
+import sys
 import wave
 from pathlib import Path
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 #: Raw PCM of OpenAI's API is mono, 16 bits, at this rate.
 SAMPLE_RATE = 24_000
@@ -47,4 +48,7 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main(arguments())
+    try:
+        main(arguments())
+    except (OpenAIError, OSError) as error:
+        sys.exit(str(error))

@@ -111,6 +111,7 @@ async def test_native_client_tells_that_there_is_no_player(tmp_path: Path) -> No
         (["native_client.py", "-", "--out", "x.wav"], "utf-8"),
         (["batch.py", "missing.txt"], "missing.txt"),
         (["telephony.py", "Hello.", "--to", "no.such.host.invalid:4000"], ""),
+        (["openai_client.py", "Hello."], "error code: 404"),  # not the address of its API
     ],
 )
 async def test_example_names_what_it_cannot_use(
