@@ -113,6 +113,8 @@ async def run_say(
         options["max_lead_ms"] = None if play else client.server.limits.max_lead_ms
         rate = client.server.sample_rate
         wav = None
+        if timestamps is not None and name != "-":
+            _check_writable(timestamps)
         if out is not None:
             with _writing(out):
                 wav = stack.enter_context(WavWriter(out, rate))
@@ -172,6 +174,19 @@ def _writing(what: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise SayError(f"cannot write {what}: {error.strerror}", FAILED) from error
+
+
+def _check_writable(path: Path) -> None:
+    """Raise SayError if a file cannot be written, without changing it. A pipe is not tried, since
+    its reader would see its end.
+    """
+    with _writing(path):
+        is_new = not path.exists()
+        if not is_new and not path.is_file():
+            return
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import wave
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from service.say import SayError, run_say
 from talkwire_client import Client, play, protocol
@@ -197,15 +199,20 @@ async def test_say_exit_code_depends_on_error(tmp_path: Path) -> None:
     assert _read(out)[3] == SPEECH  # received audio is kept
 
 
-async def test_say_reports_unwritable_file_before_speaking(
-    tmp_path: Path,
-) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.socket.wait_closed()
+@pytest.mark.parametrize("option", ["out", "timestamps"])
+async def test_say_reports_unwritable_file_before_speaking(tmp_path: Path, option: str) -> None:
+    asked = []
 
+    async def script(peer: Peer) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            asked.append(await peer.receive())
+            await peer.socket.close()
+
+    files: dict[str, Any] = {option: tmp_path / "no" / "folder.srt"}
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="cannot write"):
-            await run_say("Hi.", url, tmp_path / "no" / "folder.wav")
+            await run_say("Hi.", url, **files)
+    assert asked == []
 
 
 async def test_say_refuses_unknown_mode() -> None:
