@@ -131,6 +131,4 @@ class PlaybackClock:
         unread_s = self.unread_s - self._unread_slack_s
         if unread_s > 0 and unread_s >= allowed_s:
             return inf
-        if self._is_lifted:
-            return inf  # only unread audio counts
         return now + lead_s - allowed_s + _TOLERANCE_S
