@@ -282,8 +282,7 @@ class UtteranceQueue:
 
     def _waits_to_start(self, now: float) -> bool:
         """Whether the next chunk may be a start, for which a slow talker needs the most rows."""
-        begins = self._utterances[0].frames_sent == 0 if self._utterances else len(self._pieces) > 0
-        return begins or self.lead_s(now) <= 0
+        return self._utterances[0].frames_sent == 0 or self.lead_s(now) <= 0
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played."""

@@ -31,8 +31,10 @@ SPEC = CodecSpec(24_000, 960, (1024,) * 8, 10, 10)
 FRAMES = 300
 
 
-def outcome(row_s: float, lead_s: float, speed: float) -> str:
-    """Return how a long utterance ends. A row comes every ``row_s`` seconds if rows are wanted."""
+def outcome(row_s: float, lead_s: float, speed: float, late_row: int = -1) -> str:
+    """Return how a long utterance ends. A row comes every ``row_s`` seconds if rows are wanted,
+    but the one after ``late_row`` only when the listener has long run out of audio.
+    """
     bounds = PaceBounds(row_s, 0.1, 0.005, 0.008, 0.0005)
     schedule = ScheduleSettings(SPEC.frame_s / speed, SPEC.num_codebooks - 1, 10)
     line = QueueSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
@@ -70,7 +72,7 @@ def outcome(row_s: float, lead_s: float, speed: float) -> str:
         elif ring_at <= now:
             ring_at, events = float("inf"), [TimerFired()]
         else:
-            rows, row_at = rows + 1, now + row_s
+            rows, row_at = rows + 1, now + row_s + 60.0 * (rows + 1 == late_row)
             last = rows == FRAMES
             codes = np.full((1, 8), 1025 if last else 100, np.int16)
             events = [RowsReceived(talking, TalkerRows(codes, "stop" if last else None))]
@@ -82,3 +84,9 @@ def test_long_utterance_completes_with_any_lead_limit(
     row_s: float, lead_s: float, speed: float
 ) -> None:
     assert outcome(row_s, lead_s, speed) == "complete"
+
+
+@pytest.mark.parametrize("lead_s", [0.2, 1.0])
+def test_slow_utterance_completes_after_underrun(lead_s: float) -> None:
+    """It starts again, with many frames held back, although the lead limit allows few."""
+    assert outcome(0.06, lead_s, 1.0, late_row=160) == "complete"
