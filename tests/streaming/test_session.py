@@ -241,6 +241,16 @@ def test_chunks_grow_as_soon_as_codec_becomes_slow() -> None:
     assert world.windows[2].window.new_frames >= 11  # the queue's 0.4 s and the decode
 
 
+def test_first_chunk_is_planned_with_pace_when_it_is_sent() -> None:
+    config, bounds = settings(), PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
+    world = World(replace(config, queue=replace(config.queue, bounds=lambda: bounds)), frames=200)
+    world.post(TextAppended("A long one. "))
+    assert world.talked
+    bounds = replace(bounds, queue_s=0.4)
+    world.run()
+    assert world.windows[0].window.new_frames >= 11  # the queue's 0.4 s and the decode
+
+
 def test_paused_talker_is_not_resumed_without_room() -> None:
     world = World(settings(max_lead_s=2.0), frames=2000)
     world.post(TextAppended("One. "))
