@@ -51,6 +51,19 @@ def test_leading_silence_is_trimmed_up_to_limit() -> None:
     assert spoken(10, 0.0).samples == 2 * world.frames * HOP
 
 
+def test_ttfa_counts_silence_that_is_played_before_speech() -> None:
+    """The first audible chunk is sent while the silence before it is still played."""
+    world = spoken(25, 0.0)
+    first, second, *_ = (decode.window.new_frames for decode in world.windows)
+    assert first + second < 25
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert done.report.underruns == 0
+    plain = spoken(0, 0.0).told[-1]
+    assert isinstance(plain, Done)
+    assert done.report.ttfa_s == pytest.approx(plain.report.ttfa_s + 25 * SPEC.frame_s)
+
+
 @pytest.mark.parametrize("foreseen", [True, False])
 def test_silent_utterance_still_sends_audio(foreseen: bool) -> None:
     """Its last window, and all of the next utterance. If foreseen, it has only one window."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from streaming.events import (
     EndAsked,
     Failed,
     FlushAsked,
+    Flushed,
     NothingToSay,
     RowsReceived,
     TextAppended,
@@ -57,6 +60,18 @@ def test_context_with_nothing_to_say_ends_with_error() -> None:
     assert done.reason == "error"
     assert done.error is not None
     assert done.error.code is ErrorCode.INVALID_TEXT
+
+
+def test_flush_after_utterance_with_nothing_to_say_is_told_after_silence() -> None:
+    world = World(replace(settings(), silence_s=0.25))
+    world.post(TextAppended("Great! "))
+    world._rows.clear()
+    world.post(NothingToSay(0))
+    assert world.sent == []
+    world.post(FlushAsked("f1"))
+    world.post(FlushAsked("f2"))
+    assert world.told[1:] == [*world.sent, Flushed("f1"), Flushed("f2")]
+    assert [len(audio.samples) for audio in world.sent] == [round(0.25 * SPEC.sample_rate)]
 
 
 def test_context_without_text_ends_with_error() -> None:
@@ -149,6 +164,24 @@ def test_words_beyond_maximum_length_are_not_reported() -> None:
     world = spoken(TalkerRows(rows, "length", first_word), "One two three four.")
     told = [word.text for one in world.told if isinstance(one, WordsSent) for word in one.timings]
     assert told == ["One"]
+
+
+def test_last_word_is_spoken_once_all_audio_is_played() -> None:
+    """At this speed its end, in tenths of a millisecond, is rounded to beyond the audio."""
+    frames = np.full((12, SPEC.num_codebooks), 200, np.int16)
+    rows, text = rows_of(frames), "One two. "
+    places = np.interp(np.arange(len(rows)), [0, 12], [0, len(text)]).astype(np.float32)
+    world = World(settings(speed=1.1))
+    world.post(TextAppended(text))
+    world._rows = [(0.1, RowsReceived(0, TalkerRows(rows, "stop", places)))]
+    world.run(until=30.0)
+    world.post(CancelAsked())
+    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    assert [word.text for word in words] == ["One", "two."]
+    assert words[-1].end_ms > 1000 * world.samples / (1.1 * SPEC.sample_rate)
+    cancelled = world.told[-1]
+    assert isinstance(cancelled, Cancelled)
+    assert (cancelled.text_spoken, cancelled.text_remaining) == ("One two.", " ")
 
 
 def test_rtf_ends_at_arrival_of_last_row() -> None:

@@ -111,6 +111,15 @@ def test_refused_flush_leaves_talker_as_it_is() -> None:
     assert running == [0]
 
 
+def test_text_takes_64_flushes() -> None:
+    session = Session(turning())
+    session.handle(TextAppended("A sentence."), 0.0)
+    for number in range(64):
+        session.handle(FlushAsked(str(number)), 0.0)
+    with pytest.raises(CapacityError, match="64 flushes"):
+        session.handle(FlushAsked("64"), 0.0)
+
+
 def test_flush_ends_turn_and_its_delivery() -> None:
     world = World(turning())
     world.hold = True
