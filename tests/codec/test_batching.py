@@ -202,6 +202,14 @@ def test_long_first_window_yields_to_streams_close_to_underrun() -> None:
     assert order == [0, 1, *[0] * 10, 2]
 
 
+def test_long_first_window_is_never_due_earlier_than_at_first() -> None:
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(0, 105, 0), 5.0, 0.0, begins=True)
+    finish(waiting, waiting.take(0.0), 0.1)
+    waiting.add(1, window(), 4.0, 0.1)
+    assert ids(waiting.take(0.1)) == [1]
+
+
 def test_short_first_window_is_not_interrupted() -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
     waiting.add(0, window(0, 20, 0), 0.25, 0.0, begins=True)
