@@ -9,6 +9,7 @@ import pytest
 
 import talkwire_client.client
 from talkwire_client import protocol
+from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.client import Client
 from talkwire_client.errors import ConnectionLostError, SlowReaderError
 from talkwire_client.speech import MAX_QUEUED_CHUNKS, Speech
@@ -59,6 +60,34 @@ async def test_slow_reader_fails_when_another_speech_waits(
         with pytest.raises(SlowReaderError, match=two.context_id):
             await drain(two)
         assert await two.cancel() == cancelled(two.context_id)
+
+
+async def test_writer_of_full_queue_waits_until_item_is_taken() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(2)
+    for number in range(2):
+        await queue.wait_for_room()
+        queue.put(number)
+    writer = asyncio.create_task(queue.wait_for_room())
+    await asyncio.sleep(0)
+    assert not writer.done()
+    assert await queue.get() == 0
+    async with asyncio.timeout(10):
+        await writer
+
+
+async def test_queue_is_awaited_only_while_its_reader_waits() -> None:
+    """Otherwise another speech would be given up for a reader that has stopped to read."""
+    queue: BoundedQueue[int] = BoundedQueue(1)
+    for is_cancelled in (False, True):
+        reader = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        assert queue.is_awaited
+        if is_cancelled:
+            reader.cancel()
+        else:
+            queue.put(1)
+        await asyncio.wait([reader])
+        assert not queue.is_awaited
 
 
 async def test_connection_loss_is_reported_despite_slow_reader() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talkwire_client.playback import Arrival, LeadingSilence, report, underrun
+from talkwire_client.playback import Arrival, LeadingSilence, PlaybackClock, report, underrun
 
 RATE = 1000
 
@@ -23,6 +23,30 @@ def test_playback_report_matches_manual_calculation() -> None:
     assert figures.largest_gap_ms == pytest.approx(350)
     assert (figures.underruns, figures.underrun_ms) == (1, pytest.approx(100))
     assert figures.chunks == 3
+
+
+def test_ttfa_counts_gap_after_silent_first_chunk() -> None:
+    arrivals = [Arrival(1.2, 100), Arrival(1.5, 100)]
+    figures = report(arrivals, started_s=1.0, sample_rate=RATE, leading_silence_samples=100)
+    assert figures.ttfa_ms == pytest.approx(500)
+
+
+def test_clock_plays_no_more_than_has_arrived() -> None:
+    clock = PlaybackClock(RATE)
+    assert clock.played_samples(9.0) == 0
+    clock.on_audio(100, 1.0)
+    assert [clock.played_samples(at) for at in (0.5, 1.0, 1.04, 1.1, 60.0)] == [0, 0, 40, 100, 100]
+    clock.on_audio(100, 60.0)
+    assert [clock.played_samples(at) for at in (60.0, 60.05, 90.0)] == [100, 150, 200]
+    assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(58.9))
+
+
+def test_rounding_error_is_no_underrun() -> None:
+    clock, now = PlaybackClock(24_000), 0.1
+    for _ in range(100):  # each arrives when the one before it has been played
+        clock.on_audio(2_400, now)
+        now += 0.1
+    assert clock.underruns == 0
 
 
 def test_report_does_not_count_intended_pause() -> None:
