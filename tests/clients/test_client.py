@@ -200,9 +200,13 @@ async def test_wait_flushed_returns_whether_flush_completed() -> None:
 
     async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
         first, second = await speech.flush(), await speech.flush()
+        tasks = asyncio.all_tasks()
         assert await speech.wait_flushed(first)
         await speech.end()
         assert not await speech.wait_flushed(second)
+        assert not speech._is_awaited
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= tasks
         assert await speech.read() == b"\1\0"
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+import talkwire_client.speech
 from talkwire_client import protocol
 from talkwire_client.client import Client
 from talkwire_client.errors import ClientError, ConnectionLostError, ProtocolError, ServerError
@@ -106,6 +107,135 @@ async def test_text_iterator_error_cancels_and_is_raised() -> None:
         await client.ping()
         async with client.speak(context_id="a"):
             pass
+
+
+async def test_error_in_speech_is_raised_instead_of_its_texts() -> None:
+    async def pieces() -> AsyncIterator[str]:
+        raise ZeroDivisionError("the text's own")
+        yield "never"
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async def listen(client: Client) -> None:
+        async with client.speak(pieces()) as speech:
+            assert speech._feeding is not None
+            await asyncio.wait([speech._feeding])
+            raise KeyError("the listener's")
+
+    async with fake_server(script) as url, Client(url) as client:
+        with pytest.raises(KeyError, match="the listener's"):
+            await listen(client)
+
+
+async def test_refused_long_text_is_raised_by_reading_only() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak("x" * 200_000) as speech,
+    ):
+        with pytest.raises(ClientError, match="4000 characters at most"):
+            await drain(speech)
+
+
+async def test_speech_that_is_left_before_its_answer_is_cancelled() -> None:
+    is_asked = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.expect(protocol.ContextCreate)
+        is_asked.set()
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(
+            protocol.ContextCreated(create.context_id, 0),
+            cancelled(create.context_id),
+            metrics(create.context_id),
+        )
+        await peer.open_context(1)  # the same id
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with fake_server(script) as url, Client(url) as client:
+        entering = asyncio.create_task(client.speak(context_id="a").__aenter__())
+        await is_asked.wait()
+        entering.cancel()
+        await asyncio.wait([entering])
+        assert entering.cancelled()
+        async with client.speak(context_id="a"):
+            pass
+
+
+async def test_error_that_ends_nothing_is_kept_without_text_to_blame() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        code, text = ErrorCode.TEXT_TOO_LONG, "The text was not added."
+        await peer.say(protocol.Error(code, text, "r", context_id=create.context_id))
+        await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        await speech.append("Hello.")
+        assert await drain(speech) == [b"\1\0"]
+        assert [error.code for error in speech.errors] == [ErrorCode.TEXT_TOO_LONG]
+
+
+async def test_error_that_ended_speech_is_raised_and_not_an_earlier_one() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        for code in (ErrorCode.TEXT_TOO_LONG, ErrorCode.ENGINE_FAILED):
+            await peer.say(protocol.Error(code, "No.", "r", context_id=create.context_id))
+        await peer.finish(create.context_id, "error")
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        with pytest.raises(ServerError, match="engine_failed"):
+            await drain(speech)
+
+
+async def test_leaving_cancelled_speech_waits_for_no_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(talkwire_client.speech, "CANCEL_TIMEOUT_S", 3600.0)
+    has_left = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id))
+        await has_left.wait()
+        await peer.say(metrics(create.context_id))
+
+    async with fake_server(script) as url, Client(url) as client:
+        speech = client.speak()
+        try:
+            async with asyncio.timeout(10), speech:
+                assert await speech.cancel() is not None
+            assert speech.metrics is None
+        finally:
+            has_left.set()
+
+
+async def test_audio_continues_after_its_numbers_have_wrapped() -> None:
+    last = 2**32 - 1
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        for at in (last, 0, 1):
+            peer._position[0] = [at, at]
+            await peer.audio(0, b"\1\0")
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client:
+        speech = client.speak()
+        speech._sequence = speech._offset = last
+        async with speech:
+            assert len(await drain(speech)) == 3
 
 
 @pytest.mark.parametrize("skip", [1, 2**31])
@@ -274,6 +404,47 @@ async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
         assert speech._feeding is not None
         await speech._feeding
         assert is_closed.is_set()
+
+
+async def test_nothing_is_sent_or_heard_between_cancel_and_its_answer() -> None:
+    has_begun, is_cancelled, is_closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        words = [protocol.Word("Hello", 0, 5, 0.0, 1.0)]
+        await peer.audio(0, b"\1\0")
+        await peer.say(protocol.Timestamps(create.context_id, words))
+        await (await peer.socket.ping())
+        is_cancelled.set()
+        await is_closed.wait()
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        with pytest.raises(ConnectionClosed):
+            await peer.receive()
+
+    async def text() -> AsyncIterator[str]:
+        try:
+            yield "Hello "
+            has_begun.set()
+            await is_cancelled.wait()
+            yield "there."
+        finally:
+            is_closed.set()
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(text()) as speech,
+    ):
+        reading = asyncio.create_task(drain(speech))
+        await has_begun.wait()
+        cancelling = asyncio.create_task(speech.cancel())
+        await is_cancelled.wait()
+        await speech.report_playback(0)
+        assert await cancelling is not None
+        assert await reading == []
+        assert speech.words == []
 
 
 async def test_no_playback_is_reported_of_ended_speech() -> None:
