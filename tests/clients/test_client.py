@@ -192,6 +192,7 @@ async def test_wait_flushed_returns_whether_flush_completed() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()
         first, second = [(await peer.expect(protocol.ContextFlush)).flush_id for _ in range(2)]
+        assert (await peer.expect(protocol.ContextFlush)).flush_id == "mine"
         await peer.audio(0, b"\1\0")
         await peer.say(protocol.FlushDone(create.context_id, first))
         await peer.expect(protocol.ContextEnd)
@@ -200,6 +201,7 @@ async def test_wait_flushed_returns_whether_flush_completed() -> None:
 
     async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
         first, second = await speech.flush(), await speech.flush()
+        assert await speech.flush("mine") == "mine"
         tasks = asyncio.all_tasks()
         assert await speech.wait_flushed(first)
         await speech.end()

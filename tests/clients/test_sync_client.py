@@ -281,6 +281,33 @@ async def test_sync_text_thread_ends_if_text_is_left_before_its_last_part() -> N
             await asyncio.sleep(0)
 
 
+async def test_sync_text_thread_takes_no_more_of_text_that_is_left() -> None:
+    threads, is_enough = [], False
+
+    def text() -> Iterator[str]:
+        threads.append(threading.current_thread())
+        while not is_enough:
+            yield "more"
+
+    parts = _iterate_in_thread(text())
+    assert await anext(parts) == "more"
+    await parts.aclose()
+    try:
+        async with asyncio.timeout(10):
+            while threads[0].is_alive():
+                await asyncio.sleep(0)
+    finally:
+        is_enough = True
+
+
+def test_sync_client_that_could_not_connect_leaves_no_thread() -> None:
+    client = SyncClient("ws://127.0.0.1:1")
+    for _ in range(2):
+        with pytest.raises(NoServerError):
+            client.connect()
+        assert "talkwire-client" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_sync_speech_is_usable_from_two_threads() -> None:
     with served(speak_one) as url, SyncClient(url) as client, client.speak() as speech:
         heard: list[bytes] = []
