@@ -231,3 +231,26 @@ def test_default_sample_rate_is_one_of_the_format(name: str, codec_rate: int, ra
     packets = run(encoder, voice(9_000, codec_rate), PIECES)
     spoken = sum(packet.samples - packet.padding for packet in packets)
     assert spoken == -(-9_000 * rate // codec_rate)
+
+
+@pytest.mark.parametrize("name", ["mp3", "aac", "ogg_opus"])
+def test_compressed_file_of_loud_speech_is_that_of_clipped_speech(name: str) -> None:
+    loud = 4 * SPEECH
+    clipped, given = (
+        decoded_file(joined(run(make_stream_encoder(name, RATE), samples, PIECES)))[0]
+        for samples in (np.clip(loud, -1, 1), loud)
+    )
+    assert np.array_equal(clipped, given)
+
+
+def test_files_begin_without_tags_and_padding() -> None:
+    """They would tell a length of 0, or delay the audio by 8 KiB."""
+    mp3, flac = (joined(run(make_stream_encoder(name, RATE), SPEECH)) for name in ("mp3", "flac"))
+    assert mp3[0] == 0xFF
+    assert not any(tag in mp3[:2000] for tag in (b"Xing", b"Info", b"ID3"))
+    kind, size = flac[4], int.from_bytes(flac[5:8], "big")
+    assert (kind & 0x7F, size) == (0, 34)
+    while not kind & 0x80:
+        at = 8 + size
+        kind, size = flac[at], size + 4 + int.from_bytes(flac[at + 1 : at + 4], "big")
+    assert size < 200
