@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -57,6 +58,29 @@ def test_require_text_takes_no_allowance() -> None:
     mine.take_text(CALLER, 10, 0.0)
     with pytest.raises(CapacityError):
         mine.require_text(CALLER, 1, 0.0)
+
+
+@pytest.mark.parametrize("use", ["contexts", "connections"])
+def test_accounts_in_use_are_kept_when_their_key_is_removed(use: str) -> None:
+    mine = Ring(None)
+    with ExitStack() as stack:
+        if use == "contexts":
+            mine.accounts.count_contexts(CALLER, 1)
+        else:
+            stack.enter_context(mine.accounts.connection(CALLER))
+        old, mine.ring = mine.ring, KeyRing()
+        mine.accounts.forget_strangers()
+        mine.ring = old  # the key is back while its context or connection is still open
+        ((_, account),) = mine.accounts.tenants()
+        assert account.contexts + account.connections == 1
+
+
+def test_connection_that_fails_is_counted_no_more() -> None:
+    mine = Ring(None)
+    with pytest.raises(ZeroDivisionError), mine.accounts.connection(CALLER):
+        raise ZeroDivisionError
+    ((_, account),) = mine.accounts.tenants()
+    assert account.connections == 0
 
 
 async def test_refusals_by_key_limit_are_counted_for_tenant(tmp_path: Path) -> None:
