@@ -71,6 +71,17 @@ class TestContinuation:
         assert over.text == TextSpan(10, (0, 1, 5))
         assert over.ids[over.text.at : over.text.at + 2] == TURN[1:3]
 
+    def test_ids_between_turns_stand_before_every_turn_but_the_first(self) -> None:
+        talk, between = Conversation(4), (5, 6)
+        first = continued(whole(), len(HEAD), talk, 200, between=between)
+        assert (first.message.ids, first.turn) == (HEAD + TURN, TURN)
+        talk.last = Turn((7, 50, 8), rows(3))
+        over = continued(whole(), len(HEAD), talk, 200, between=between)
+        assert over.message.ids == (*HEAD, 7, 50, 8, *(8, 8, 8), *between, *TURN)
+        talk.held = 100
+        then = continued(whole(), len(HEAD), talk, 200, between=between)
+        assert (then.message.ids, then.turn, then.positions) == ((*between, *TURN), TURN, 106)
+
     def test_last_utterance_too_long_is_left_out(self) -> None:
         talk = Conversation(4)
         talk.last = Turn((7, 50, 8), rows(141))
