@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from service.auth.keys import (
     new_secret,
     parse_expiry,
     read_keys,
+    revoke,
 )
 from service.auth.limits import Accounts
 from service.cli import app
@@ -101,6 +103,29 @@ def test_issue_keeps_all_keys_made_concurrently(tmp_path: Path) -> None:
     assert [ring.find(secret) is not None for secret in secrets] == [True] * 24
 
 
+def test_revoke_keeps_tenants_and_time_of_first_revocation(tmp_path: Path) -> None:
+    then = "2026-01-01T00:00:00Z"
+    old = entry("old", "acme", revoked_at=then)
+    file = write_keys(tmp_path / "keys.json", old, entry("b", "b"), acme={"max_share": 0.5})
+    revoke(file, old["id"])
+    revoke(file, entry("b", "b")["id"])
+    content = read_keys(file)
+    assert content.tenants == {"acme": Limits(max_share=0.5)}
+    first, second = content.keys
+    assert first.revoked_at == datetime.fromisoformat(then)
+    assert second.revoked_at is not None
+
+
+def test_keys_are_written_despite_file_of_killed_writer(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    (tmp_path / f".keys.json.{os.getpid()}").write_text("half of")
+    secret = issue(file, "acme", [Scope.SPEAK, Scope.SPEAK])[1]
+    key = read_keys(file).ring().find(secret)
+    assert key is not None
+    assert key.scopes == (Scope.SPEAK,)
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -143,6 +168,8 @@ def test_keys_command_names_folder_that_cannot_be_locked(
         '{"keys": [{"id": "a"}]}',
         '{"keys": [], "extra": 1}',
         json.dumps({"keys": [entry("x", "t"), entry("x", "t")]}),
+        json.dumps({"keys": [entry("x", "t"), {**entry("y", "t"), "id": entry("x", "t")["id"]}]}),
+        json.dumps({"keys": [entry("x", "t"), {**entry("x", "t"), "id": "other"}]}),
         json.dumps({"keys": [entry("x", "t", "root")]}),
         json.dumps({"keys": [entry("x", "t", expires_at="2026-01-01T00:00:00")]}),
         json.dumps({"tenants": {"a/b": {}}}),
@@ -161,7 +188,7 @@ def test_secrets_are_unique_and_found_by_exact_match() -> None:
     assert len({new_secret() for _ in range(100)}) == 100
     ring = KeyRing([ApiKey(id="k", tenant="t", sha256=digest_of("secret"))])
     assert ring.find("secret") is not None
-    for other in ("", "Secret", "secret ", "secre", digest_of("secret")):
+    for other in ("", "Secret", "secret ", "secre", "secret\ud800", digest_of("secret")):
         assert ring.find(other) is None
     assert "secret" not in repr(ring.find("secret"))
     assert digest_of("secret") not in repr(ring.find("secret"))
@@ -370,10 +397,17 @@ def test_metrics_default_to_public_only_on_loopback_without_keys(
     assert Settings(**settings).metrics_are_public is public  # type: ignore[arg-type]
 
 
-def test_parse_expiry_accepts_durations_and_dates() -> None:
+def test_parse_expiry_accepts_durations_and_dates(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert parse_expiry("12h", now) == now + timedelta(hours=12)
     assert parse_expiry("2026-02-01", now) == datetime(2026, 2, 1, tzinfo=UTC)
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert parse_expiry("2026-02-01T12:00", now) == datetime(2026, 2, 1, 12, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert parse_expiry("999999d", now) == now + timedelta(days=999_999)
     for wrong in ("12x", "9999999d", "", "tomorrow"):
         with pytest.raises(ValueError, match="expires"):
