@@ -196,6 +196,53 @@ def test_client_that_does_not_retry_loses_reserved_slot(monkeypatch: pytest.Monk
     admission.acquire(ANN)  # the other slot is left for other clients
 
 
+def test_client_that_got_its_slots_is_kept_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    admission = Admission(8)
+    leases = [admission.acquire(ANN) for _ in range(8)]
+    for caller in (BEN, CAT):
+        assert code_of_refusal(admission, caller) is ErrorCode.OVERLOADED
+    for caller in (BEN, CAT):
+        leases.pop().release()
+        admission.acquire(caller)
+    leases.pop().release()
+    leases.pop().release()
+    admission.acquire(ANN)  # the other slot is left for other clients
+
+
+def test_client_without_slots_gets_last_one_however_many_clients_have_asked() -> None:
+    admission = Admission(4)
+    many = [replace(ANYBODY, network=f"192.0.2.{number}") for number in range(20)]
+    for caller in many:
+        admission.acquire(caller).release()
+    for caller in many[:4]:
+        admission.acquire(caller)
+    assert admission.active == 4
+
+
+def test_clients_are_forgotten_ten_minutes_after_they_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each client that counts as present makes the share of the others smaller."""
+    clock, admission = Clock(monkeypatch), Admission(8)
+    for _ in range(3):
+        admission.acquire(ANN).release()
+        admission.acquire(BEN).release()
+        clock.now += 300.0
+        admission.acquire(ANN).release()
+        clock.now += 400.0
+    for _ in range(8):
+        admission.acquire(ANN)
+
+
+def test_admission_remembers_a_thousand_clients() -> None:
+    admission = Admission(8)
+    for number in range(3000):
+        admission.acquire(replace(ANYBODY, network=str(number))).release()
+    assert len(admission._asked_at) == 1024
+    assert not admission._held
+
+
 def test_client_holds_at_most_max_share() -> None:
     admission = Admission(8, max_share=0.25)
     leases = [admission.acquire(ANN) for _ in range(2)]
@@ -240,6 +287,25 @@ def test_client_with_full_share_gets_slot_while_all_rest(monkeypatch: pytest.Mon
     # one of its own, and one to be kept free for other clients
     assert sum(lease.is_held for lease in leases[:2]) == 1
     assert admission.active == 7
+
+
+def test_slot_does_not_rest_from_before_it_was_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, admission = Clock(monkeypatch), Admission(1, rest_s=10.0)
+    lease = admission.acquire(ANN)
+    lease.user = Rests(clock.now - 100.0)
+    assert code_of_refusal(admission, BEN) is ErrorCode.OVERLOADED
+    clock.now += 10.0
+    admission.acquire(BEN)
+    assert not lease.is_held
+
+
+def test_slow_speech_makes_no_room_for_faster_speech() -> None:
+    admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
+    admission.measured = capacity
+    capacity.codec.observe(100, 100 * 0.0068, 0.0)
+    for _ in range(4):
+        admission.acquire(speed=0.25)
+    refused(admission, 0.25)
 
 
 def test_slot_in_use_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:

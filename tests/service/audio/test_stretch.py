@@ -43,6 +43,11 @@ def test_stretch_length_is_exact_for_any_piece_sizes(speed: float, length: int) 
     assert np.array_equal(again, whole), "the next utterance begins anew"
 
 
+def test_stretch_length_is_exact_for_speed_that_is_no_exact_float() -> None:
+    assert 42 / 0.7 > 60
+    assert len(stretched(voice(42), 0.7)) == 60
+
+
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_stretch_keeps_pitch_and_loudness_of_voice(speed: float) -> None:
     speech = voice(4 * RATE)
