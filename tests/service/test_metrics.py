@@ -274,6 +274,8 @@ async def test_codec_spare_has_metric_only_if_configured() -> None:
         without = await scrape(server)
         server.codec.has_spare_ready, server.codec.takeovers = True, 3
         after = await scrape(server)
+        server.codec.has_spare_ready = False
+        assert value(await scrape(server), "tts_worker_up", worker="codec_spare") == 0
     assert "codec_spare" not in str(without)
     assert value(after, "tts_worker_up", worker="codec_spare") == 1
     assert value(without, "tts_codec_takeovers_total") == 0

@@ -127,6 +127,14 @@ def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
         ("(e.g. this) vs. that etc. so. Ok", ["(e.g. this) vs. that etc. so.", "Ok"]),
         ("No. 5 is alive. No. I am not.", ["No. 5 is alive.", "No.", "I am not."]),
         (
+            "No.  5 is alive. Wait 10 min. \n and go.",
+            ["No.  5 is alive.", "Wait 10 min. \n and go."],
+        ),
+        (
+            "999. Take a pan.\n1999. Times were good.",
+            ["999. Take a pan.", "1999.", "Times were good."],
+        ),
+        (
             "At 123 Main St., Apt. 4, Ste. 200. Ok",
             ["At 123 Main St., Apt. 4, Ste. 200.", "Ok"],
         ),
