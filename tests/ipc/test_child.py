@@ -9,12 +9,28 @@ import msgspec
 import pytest
 
 from ipc import child
-from ipc.child import ChildLink
-from ipc.framing import MessageReader, Stop
+from ipc.child import ChildLink, LinkClosed
+from ipc.framing import MessageReader, Stop, encode
 
 
 class Note(msgspec.Struct, tag="note"):
     data: bytes
+
+
+@pytest.mark.parametrize("last", [b"", encode(Stop()), b"\xff\xff\xff\xff"])
+def test_child_link_ends_when_parent_has_gone_or_asks(
+    last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for own in ("die_with_parent", "leave_signals_to_parent"):
+        monkeypatch.setattr(child, own, lambda: None)
+    parent, mine = socket.socketpair()
+    with parent, ChildLink[Note | Stop](mine.detach(), Note | Stop) as link:
+        parent.sendall(encode(Note(b"first")))
+        assert link.receive(wait=True) == [Note(b"first")]
+        parent.sendall(last)
+        parent.shutdown(socket.SHUT_WR)
+        with pytest.raises(LinkClosed):
+            link.receive(wait=True)
 
 
 def test_child_link_keeps_messages_of_threads_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from talker.conversation import Conversation
 from talker.messages import VoiceRows
 from talker.prompts import ReferenceVoice
 from talker.request_builder import RequestBuilder
-from tests.talker import tiny_v2
+from tests.talker import tiny_fish, tiny_v2
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 TEXT = "hello world"
@@ -134,6 +134,25 @@ def test_voice_name_becomes_clip_and_unknown_name_is_refused(
         with pytest.raises(RequestError) as error:
             nobody.message(asking(voice="nobody"), 1)
         assert error.value.code is ErrorCode.UNKNOWN_VOICE
+
+
+def test_smart_voice_has_no_clip_with_or_without_voices(
+    checkpoint: Checkpoint, intake: RequestBuilder
+) -> None:
+    for builder in (intake, RequestBuilder(checkpoint, ROOM, None, {})):
+        assert builder.message(asking(voice="smart_voice"), 1).clips == ()
+
+
+def test_order_keeps_layout_of_family_between_turns(tmp_path: Path) -> None:
+    opened = open_checkpoint(str(tiny_fish.write_checkpoint(tmp_path)))
+    builder, talk = RequestBuilder(opened, ROOM, None, {}), Conversation(3)
+    between = opened.prompt_builder(ROOM).between_turns
+    first = builder.order(asking(), 1, talk)
+    talk.held = 50
+    then = builder.order(asking(), 1, talk)
+    assert then.message.ids == (*between, *first.turn)
+    assert between
+    assert not then.is_delayed, "its last row is part of the speech"
 
 
 def test_reference_overrides_voice(checkpoint: Checkpoint, intake: RequestBuilder) -> None:

@@ -153,6 +153,19 @@ def test_overwritten_slot_is_stale() -> None:
     assert found.codes[2:, 0].tolist() == [1, 8]
 
 
+def test_request_that_begins_has_state_of_no_row() -> None:
+    table, count = FrameTable(8, BOOKS), torch.arange(8)
+    table.write(count, torch.ones(8, BOOKS, dtype=torch.long), torch.full((8, 2), 3))
+    ids = torch.tensor([TEXT_ID, FRAME_BASE, FRAME_BASE + 7])
+    assert table.states(ids).tolist() == [[0, 0], [3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("slots", [0, -8, 3, 12])
+def test_frame_table_needs_power_of_two(slots: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        FrameTable(slots, BOOKS)
+
+
 def test_unwritten_slot_is_stale() -> None:
     found = FrameTable(8, BOOKS).look_up(torch.tensor([FRAME_BASE, FRAME_BASE + 8, TEXT_ID]))
     assert found.is_stale.tolist() == [True, True, False]
