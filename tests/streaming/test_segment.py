@@ -266,6 +266,14 @@ def test_segmenter_cuts_long_sentence_at_best_boundary() -> None:
     ]
 
 
+def test_segmenter_cuts_no_conjunct_of_consonants() -> None:
+    """A virama joins the consonants on both sides of it."""
+    segmenter = Segmenter(SegmentSettings(max_chars=3, min_chars=1))
+    conjunct = "\u0915\u094d\u0937"
+    assert segmenter.push(f"\u0928{conjunct}\u0928") == ["\u0928", conjunct]
+    assert segmenter.flush() == ["\u0928"]
+
+
 def test_segmenter_cut_keeps_tag_with_following_text() -> None:
     settings = SegmentSettings(30, 1, 1)
     assert segment("one two three four <|pause|> five six", settings) == [

@@ -24,6 +24,7 @@ TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
         ("one", ["one"]),
         ("  Don't stop, now!  ", ["Don't", "stop,", "now!"]),
         ("well - yes — no", ["well", "yes", "no"]),
+        ("well—yes—", ["well—", "yes—"]),
         ("it costs $3.50 (or 5 %).", ["it", "costs", "$3.50", "(or", "5", "%)."]),
         ("salt & pepper", ["salt", "&", "pepper"]),
         ("a\n\nb\tc", ["a", "b", "c"]),
