@@ -159,7 +159,7 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         on_gpu=on_gpu,
         engine=engine if settings.engine == "auto" else settings.engine,
         runner=runner,
-        dtype=_dtype(on_gpu, checkpoint) if settings.dtype == "auto" else settings.dtype,
+        dtype=_dtype(on_gpu, settings, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
         max_num_seqs=settings.max_num_seqs or (DEFAULT_SEQS_GPU if on_gpu else DEFAULT_SEQS_CPU),
         gpu_memory_bytes=current_platform.get_device_total_memory() if on_gpu else 0,
@@ -221,14 +221,16 @@ def check_executor(settings: TalkerSettings, ray_device_key: str, has_ray: bool)
         )
 
 
-def _dtype(on_gpu: bool, checkpoint: Checkpoint) -> str:
-    """On a CPU float32 for small models: its codes equal the reference implementation's one by one,
-    and bfloat16 is no faster with one stream (it is by a third with sixteen). Large models do not
-    fit twice.
+def _dtype(on_gpu: bool, settings: TalkerSettings, checkpoint: Checkpoint) -> str:
+    """float32 for small models: its codes equal the reference implementation's one by one, also on
+    a GPU, where they met logits that were not numbers in bfloat16. On a CPU bfloat16 is no faster
+    with one stream (it is by a third with sixteen). Large models do not fit twice.
     """
     is_large = 4 * _weights(checkpoint) > _MAX_FLOAT32_BYTES
+    # a GPU's kernels for 8 bits, and attention by FlashAttention, have no float32
+    needs_half = on_gpu and (settings.quantization != "none" or settings.attention_backend)
     # the kernels for packed weights have no float32
-    return "bfloat16" if on_gpu or is_large or checkpoint.quantisation else "float32"
+    return "bfloat16" if needs_half or is_large or checkpoint.quantisation else "float32"
 
 
 def _weights(checkpoint: Checkpoint) -> int:

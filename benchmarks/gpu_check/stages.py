@@ -310,7 +310,7 @@ def service(context: Context) -> None:
 _SUSPECTS = (
     {"TALKWIRE_TALKER_GRAPHS": "mixed"},
     {"TALKWIRE_TALKER_STEP_KERNELS": "off"},
-    {"TALKWIRE_TALKER_ATTENTION_BACKEND": "TRITON_ATTN"},
+    {"TALKWIRE_TALKER_DTYPE": "bfloat16"},
     {"TALKWIRE_TALKER_PREFIX_CACHING": "false"},
     {"TALKWIRE_TALKER_COMPILE": "off"},
 )

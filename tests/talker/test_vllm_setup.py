@@ -19,6 +19,7 @@ from talker.settings import TalkerSettings
 from talker.vllm_setup import (
     Plan,
     _captures_prompts,
+    _dtype,
     check_executor,
     describe_graphs,
     engine_arguments,
@@ -96,6 +97,32 @@ def test_engine_cores_are_spawned_not_forked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "environ", environment)
     set_environment(TalkerSettings())
     assert environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "settings", "expected"),
+    [
+        (False, {}, "float32"),
+        (True, {}, "float32"),
+        (False, {"quantization": "int8"}, "float32"),
+        (True, {"quantization": "int8"}, "bfloat16"),
+        (True, {"attention_backend": "FLASH_ATTN"}, "bfloat16"),
+    ],
+)
+def test_small_talker_computes_in_float32_if_kernels_allow(
+    on_gpu: bool, settings: dict[str, Any], expected: str, tiny_checkpoint: Path
+) -> None:
+    small = open_checkpoint(str(tiny_checkpoint))
+    assert _dtype(on_gpu, TalkerSettings(**settings), small) == expected
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_large_talker_computes_in_bfloat16(
+    on_gpu: bool, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talker.vllm_setup._MAX_FLOAT32_BYTES", 1000)
+    large = open_checkpoint(str(tiny_checkpoint))
+    assert _dtype(on_gpu, TalkerSettings(), large) == "bfloat16"
 
 
 GPU = Plan(
