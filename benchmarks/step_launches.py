@@ -78,7 +78,8 @@ def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
     """Return the adapter's sampler, with requests in all slots."""
     prompts = SimpleNamespace(gpu=torch.ones(_SLOTS, dtype=torch.int32))
     made = StepKernels(model.rows, _SLOTS) if kernels else None
-    states = SimpleNamespace(prefill_len=prompts)
+    names = {slot: f"request {slot}" for slot in range(_SLOTS)}
+    states = SimpleNamespace(prefill_len=prompts, index_to_req_id=names)
     sampler = state_v2.TalkerSampler(model, states, _SLOTS, torch.device("cpu"), made)
     for slot in range(_SLOTS):
         sampler.add_request(slot, SamplingParams(temperature=1.0, top_k=50, top_p=0.95, seed=7))
