@@ -365,6 +365,19 @@ async def test_late_error_of_ended_context_does_not_refuse_next_of_that_id() -> 
             assert second.errors == []
 
 
+async def halting(
+    has_begun: asyncio.Event, goes_on: asyncio.Event, is_closed: asyncio.Event
+) -> AsyncIterator[str]:
+    """A text whose second part waits for an event."""
+    try:
+        yield "Hello "
+        has_begun.set()
+        await goes_on.wait()
+        yield "there."
+    finally:
+        is_closed.set()
+
+
 @pytest.mark.parametrize("ending", ["done", "cancelled"])
 async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
     """The server closes a socket that keeps sending messages which it has to refuse."""
@@ -382,19 +395,10 @@ async def test_no_text_is_sent_to_ended_speech(ending: str) -> None:
 
     has_begun, is_over, is_closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def text() -> AsyncIterator[str]:
-        try:
-            yield "Hello "
-            has_begun.set()
-            await is_over.wait()
-            yield "there."
-        finally:
-            is_closed.set()
-
     async with (
         fake_server(script) as url,
         Client(url) as client,
-        client.speak(text()) as speech,
+        client.speak(halting(has_begun, is_over, is_closed)) as speech,
     ):
         await has_begun.wait()
         if ending == "cancelled":
@@ -423,19 +427,10 @@ async def test_nothing_is_sent_or_heard_between_cancel_and_its_answer() -> None:
         with pytest.raises(ConnectionClosed):
             await peer.receive()
 
-    async def text() -> AsyncIterator[str]:
-        try:
-            yield "Hello "
-            has_begun.set()
-            await is_cancelled.wait()
-            yield "there."
-        finally:
-            is_closed.set()
-
     async with (
         fake_server(script) as url,
         Client(url) as client,
-        client.speak(text()) as speech,
+        client.speak(halting(has_begun, is_cancelled, is_closed)) as speech,
     ):
         reading = asyncio.create_task(drain(speech))
         await has_begun.wait()
