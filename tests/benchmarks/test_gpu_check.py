@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.gpu_check import arithmetic
+from benchmarks.gpu_check import arithmetic, stages
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.arithmetic import FULL, SMALL, Range
+from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.dummy_model import make
 from benchmarks.gpu_check.report import Report, figure
 from benchmarks.gpu_check.talker_stages import Conformance
@@ -209,3 +211,22 @@ def test_all_stages_run_without_gpu(tmp_path: Path) -> None:
     assert status == 0
     skipped = {name for name, result in found.items() if result.status == "skipped"}
     assert skipped == {name for name in found if name.startswith("talker-")}
+
+
+def test_voice_stage_tells_with_which_settings_it_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALKWIRE_MODEL", "another")
+
+    async def speak(context: Context, measures: bool = True) -> str | None:
+        assert "TALKWIRE_MODEL" not in os.environ
+        return None if os.environ.get("TALKWIRE_TALKER_GRAPHS") == "mixed" else "it broke"
+
+    monkeypatch.setattr(stages, "_speak_together", speak)
+    context = Context(tmp_path, tmp_path / "log", small=True)
+    stages.voice(context)
+    assert context.problems == ["it broke"]
+    assert context.notes[:2] == [
+        "with TALKWIRE_TALKER_GRAPHS=mixed: sound",
+        "with TALKWIRE_TALKER_STEP_KERNELS=off: it broke",
+    ]
