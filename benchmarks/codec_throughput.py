@@ -31,7 +31,7 @@ from benchmarks.report import (
 from codec.batching import BatchLimits
 from codec.families import open_codec
 from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
-from codec.layers import use_full_float32
+from codec.layers import set_precision
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     device = choose_device(options.device)
     torch.set_num_threads(options.threads)
-    use_full_float32()
+    set_precision()
     keep_freed_memory()
     decoder = (
         random_decoder(device, options.family)

@@ -229,9 +229,11 @@ def _has_onednn(weight: Tensor) -> bool:
     )
 
 
-def use_full_float32(is_full: bool = True) -> None:
-    """Use float32 precision for float32 tensors, or TF32 on a GPU. TF32, cuDNN's default, keeps
-    three digits. Its error differs from kernel to kernel, so seams have errors of -60 dB then.
+def set_precision(precision: str = "float32") -> None:
+    """Set how a GPU multiplies float32 tensors: in ``float32`` or in ``tf32``. TF32, cuDNN's
+    default, keeps three digits. Its error differs from kernel to kernel, so that seams have errors
+    of -60 dB.
     """
-    torch.backends.cudnn.allow_tf32 = not is_full
-    torch.backends.cuda.matmul.allow_tf32 = not is_full
+    uses_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = uses_tf32
+    torch.backends.cuda.matmul.allow_tf32 = uses_tf32

@@ -23,7 +23,7 @@ from codec.graphs import (
     in_background,
     recorder_for,
 )
-from codec.layers import use_full_float32
+from codec.layers import set_precision
 from codec.memory import keep_freed_memory
 from codec.messages import ToWorker
 from codec.warmup import keep_kernels
@@ -43,7 +43,7 @@ def main(
     """
     options = _options(argv)
     torch.set_num_threads(options.threads)
-    use_full_float32(options.precision == "float32")
+    set_precision(options.precision)
     keep_freed_memory()
     keep_kernels()
     limits = BatchLimits(rows=options.max_batch)

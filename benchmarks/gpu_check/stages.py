@@ -105,9 +105,9 @@ def codec(context: Context) -> None:
     """
     from benchmarks.codec_throughput import seconds_of, ways_of, windows
     from benchmarks.random_weights import random_decoder
-    from codec.layers import use_full_float32
+    from codec.layers import set_precision
 
-    use_full_float32()
+    set_precision()
     decoder = (
         open_higgs(str(dummy_model.EMBEDDED)).load_decoder()
         if context.small
@@ -138,7 +138,7 @@ def codec(context: Context) -> None:
     if not context.small:
         context.add("memory", "GB", torch.cuda.max_memory_allocated() / 1e9, Range(None, 2.2))
         cpu = random_decoder("cpu").decode_windows(work[:1])
-        use_full_float32()
+        set_precision()
         snr = _snr_db(cpu, exact[:1])
         context.add("GPU against CPU, float32", "dB", snr)
         context.check(snr > 80, f"the GPU decodes other samples than the CPU: {snr:.0f} dB")

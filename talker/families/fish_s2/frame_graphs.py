@@ -1,10 +1,10 @@
 """The fast AR as CUDA graphs: nine passes of some three hundred kernels each, launched as one.
 
 Graphs are recorded for numbers of rows and widths of top-k that are powers of two. Those of the
-checkpoint's own top-k are recorded before the first step, since recording takes a tenth of a
-second, in which all streams wait; others when their size first occurs. All graphs read and write
-the same buffers, so a step copies its rows in and the codes out; nothing waits for the device. Rows
-beyond a step's own are computed and ignored.
+checkpoint's own top-k are recorded before the first step, since all streams wait while one is
+recorded; others when their size first occurs. All graphs read and write the same buffers, so a step
+copies its rows in and the codes out; nothing waits for the device. Rows beyond a step's own are
+computed and ignored.
 """
 
 from __future__ import annotations
