@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -62,14 +63,23 @@ class Kept:
         return found
 
 
-async def speak(server: Gateway, **headers: str) -> int:
-    """Speak two sentences, the first sent in two pieces; return the number of samples."""
+async def speak(server: Gateway, **headers: str) -> tuple[int, float]:
+    """Speak two sentences, the first sent in two pieces.
+
+    Returns:
+        The number of samples, and the time in seconds after which the second piece was sent,
+        counted from when the service had read the first.
+    """
     async with client(server.url, additional_headers=headers) as talk:
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text=FIRST[:8])
+        await talk.send("ping")
+        await talk.until("pong")
+        read_at = time.monotonic()
         await asyncio.sleep(0.02)
+        apart_s = time.monotonic() - read_at
         await talk.send("text.append", context_id="c", text=FIRST[8:])
         await talk.send("text.append", context_id="c", text=SECOND)
         await talk.send("context.end", context_id="c")
         await talk.until("context.done")
-        return len(talk.samples(handle))
+        return len(talk.samples(handle)), apart_s
