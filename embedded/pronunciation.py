@@ -1,9 +1,9 @@
 """The text front end that writes words by their sounds: ``english-sounds``.
 
 The words from :func:`embedded.text.normalise` are looked up in a lexicon. Words that it lacks,
-names above all, stay in letters, which the voice reads too. Sounds that English writes as letters
-(b, k, s) share these; the others have signs of their own, so that no vowel can be mistaken for its
-letter.
+rare names above all, stay in letters, which the voice reads too. Sounds that English writes as
+letters (b, k, s) share these; the others have signs of their own, so that no vowel can be mistaken
+for its letter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from embedded.normalisation.lexicon import SHORT_WORDS, words_of
@@ -53,7 +53,7 @@ _SECOND = words_of(
 
 @functools.cache
 def lexicon() -> dict[str, str]:
-    """Return the pronunciations of some 175,000 words, in the signs of this module."""
+    """Return the pronunciations of some 233,000 words, in the signs of this module."""
     with gzip.open(FILE, "rt", encoding="utf-8") as lines:
         return dict(line.rstrip("\n").split(" ", 1) for line in lines if line.strip())
 
@@ -75,54 +75,58 @@ def said(word: str, following: str = "") -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _derived(word: str) -> str | None:
-    """Derive the sounds of a word from those of its stem or its parts."""
-    return _inflected(word) or _suffixed(word) or _prefixed(word) or _compound(word)
+    return derived(word, lexicon())
 
 
-def _known(word: str) -> str | None:
-    """Return the sounds of a stem. An inflected word is none: "ing" is added to no "s"."""
-    return lexicon().get(word) or _suffixed(word) or _prefixed(word) or _compound(word)
+def derived(word: str, known: Mapping[str, str]) -> str | None:
+    """Derive the sounds of a word from those of its stem or its parts in ``known``."""
+    return _inflected(word, known) or _uninflected(word, known)
 
 
-def _inflected(word: str) -> str | None:
+def _uninflected(word: str, known: Mapping[str, str]) -> str | None:
+    return _suffixed(word, known) or _prefixed(word, known) or _compound(word, known)
+
+
+def _inflected(word: str, known: Mapping[str, str]) -> str | None:
     """Derive the sounds of an inflected word from its stem, by the usual sounds of endings."""
     for ending, sounded in _ENDINGS:
         if word.endswith(ending):
             for stem in _stems(word.removesuffix(ending), ending):
-                if base := _known(stem):
+                # A stem is not inflected itself: "ing" is added to no "s".
+                if base := known.get(stem) or _uninflected(stem, known):
                     return sounded(base)
     return None
 
 
-def _suffixed(word: str) -> str | None:
+def _suffixed(word: str, known: Mapping[str, str]) -> str | None:
     """Derive the sounds of a word like "serverless" or "swipeable"."""
     for suffix, sounded in _SUFFIXES.items():
         if not word.endswith(suffix):
             continue
         for stem in _stems(word.removesuffix(suffix), suffix):
-            if len(stem) >= _LEAST_STEM and (base := lexicon().get(stem)):
+            if len(stem) >= _LEAST_STEM and (base := known.get(stem)):
                 return (base.removesuffix("l") if sounded[0] == "l" else base) + sounded
     return None
 
 
-def _prefixed(word: str) -> str | None:
+def _prefixed(word: str, known: Mapping[str, str]) -> str | None:
     """Derive the sounds of a word like "reauthenticate"."""
     for prefix, sounded in _PREFIXES.items():
         rest = word.removeprefix(prefix)
         if rest != word and len(rest) >= _LEAST_BASE:
-            base = lexicon().get(rest) or _suffixed(rest)
+            base = known.get(rest) or _suffixed(rest, known)
             if base:
                 return sounded + base
     return None
 
 
-def _compound(word: str) -> str | None:
+def _compound(word: str, known: Mapping[str, str]) -> str | None:
     """Derive the sounds of a compound like "touchscreen"; its second part is a usual one."""
     for at in range(len(word) - 2, 2, -1):
         first, second = word[:at], word[at:]
         if second not in _SECOND or not (at >= _LEAST_STEM or first in SHORT_WORDS):
             continue
-        sounds = lexicon().get(first), lexicon().get(second)
+        sounds = known.get(first), known.get(second)
         if sounds[0] and sounds[1] and "ˈ" in sounds[0]:
             return sounds[0] + sounds[1].replace("ˈ", "ˌ")
     return None
