@@ -128,6 +128,7 @@ WORDS = _table(
     paas pass
     iot eye oh tee
     nasdaq nasdaq
+    nvidia nvidia
     captcha captcha
     yaml yaml
     hvac aitch vac
