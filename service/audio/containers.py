@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -150,6 +151,14 @@ class FileEncoder:
             self._mux(None)
         self._opened().close()
         return self._packets()
+
+    def __del__(self) -> None:
+        """Free an unfinished file. Its container and stream refer to each other, so that they would
+        keep the codec's memory until the garbage collector runs.
+        """
+        if self._container is not None:
+            with contextlib.suppress(av.FFmpegError):
+                self._container.close()
 
     def _mux(self, frame: av.AudioFrame | None) -> None:
         """Write a frame or, with None, the samples that the codec holds back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
@@ -9,6 +11,12 @@ import av
 import numpy as np
 
 from streaming.spec import Samples
+
+# PyAV passes an encoder's input through a filter graph of its own, which starts a thread for each
+# processor but gives them nothing to do. With one processor ffmpeg's libraries start none. Their
+# functions are found through an extension module that is linked to them.
+with contextlib.suppress(OSError, AttributeError):
+    ctypes.CDLL(av._core.__file__).av_cpu_force_count(1)
 
 
 class Packet(NamedTuple):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import wave
 from fractions import Fraction
 
 import av
 import numpy as np
+import psutil
 import pytest
+from av.container import OutputContainer
 
 from service.audio.containers import FileEncoder, tell_length
 from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
@@ -182,6 +185,30 @@ def test_unfinished_file_encoder_is_deleted_without_warning() -> None:
     assert isinstance(encoder, FileEncoder)
     encoder.encode(SPEECH)
     del encoder  # as when a client leaves; a warning would be an error here
+
+
+@pytest.mark.parametrize("name", ["flac", "ogg_opus", "mp3", "aac"])
+def test_file_encoders_start_no_threads_and_are_freed_at_once(name: str) -> None:
+    def threads() -> set[int]:
+        return {thread.id for thread in psutil.Process().threads()}
+
+    def files() -> int:
+        return sum(isinstance(thing, OutputContainer) for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before, open_before = threads(), files()
+        encoders = [make_stream_encoder(name, RATE) for _ in range(3)]
+        for encoder in encoders:
+            encoder.encode(SPEECH)
+        assert not threads() - before
+        assert files() == open_before + len(encoders)
+        encoders.clear()
+        del encoder  # as when a client leaves
+        assert files() == open_before
+    finally:
+        gc.enable()
 
 
 def test_media_types_are_documented_and_have_encoders() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import av
 import numpy as np
+import psutil
 import pytest
 
 from service.audio import opus as opus_frames
@@ -146,3 +147,10 @@ def test_opus_packet_ms_reads_all_configurations() -> None:
     assert all(a < b for start in range(16, 32, 4) for a, b in pairwise(ms[start : start + 4]))
     assert opus_packet_ms(b"\x01") == opus_packet_ms(b"\x02") == 20
     assert opus_packet_ms(bytes([31 << 3 | 3, 0x80 | 3])) == 60
+
+
+def test_bundled_opus_starts_no_threads() -> None:
+    before = {thread.id for thread in psutil.Process().threads()}
+    stream = BundledOpus(24_000, 480)
+    stream.encode(voice(480))
+    assert not {thread.id for thread in psutil.Process().threads()} - before
