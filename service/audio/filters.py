@@ -123,7 +123,8 @@ class TimeStretch:
     on how the input is split.
 
     Positions in the speech are exact to a window, about 20 ms, or to 100 ms above speed 2 and
-    below 0.5. Raises ValueError outside SLOWEST..FASTEST.
+    below 0.5. The end would be late too, and cut off while it can still be heard, so the last 10 ms
+    fade over to the input's. Raises ValueError outside SLOWEST..FASTEST.
     """
 
     def __init__(self, sample_rate: int, speed: float) -> None:
@@ -138,12 +139,13 @@ class TimeStretch:
 
     def _begin(self) -> None:
         self._graph: av.filter.Graph | None = None
-        self._held = np.empty(0, np.float32)
+        self._held = self._last = np.empty(0, np.float32)
         self._taken = self._pushed = self._given = 0
 
     def push(self, samples: Samples) -> Samples:
         """Take samples; return the output that is final."""
         self._taken += len(samples)
+        self._last = np.concatenate([self._last, samples[-self._piece :]])[-self._piece :]
         held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
         full = len(held) - len(held) % self._piece
         if not self._pushed and full < self._first:
@@ -162,8 +164,13 @@ class TimeStretch:
             parts.append(self._stretched(rest))
             came += len(parts[-1])
             rest = np.zeros(self._piece, np.float32)
+        end = np.concatenate(parts)[:missing]
+        size = min(len(end), len(self._last))
+        gains = np.arange(1, size + 1, dtype=np.float32) / max(1, size)
+        end[len(end) - size :] *= 1 - gains
+        end[len(end) - size :] += gains * self._last[len(self._last) - size :]
         self._begin()
-        return np.concatenate(parts)[:missing]
+        return end
 
     def _stretched(self, samples: Samples) -> Samples:
         graph, parts = self._opened(), [np.empty(0, np.float32)]

@@ -112,6 +112,20 @@ def test_stretch_has_no_click_at_beginning(speed: float, hertz: int) -> None:
     assert steps.max() < 1.2 * np.abs(np.diff(tone)).max()
 
 
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("hertz", [90, 120, 180])
+def test_stretch_has_no_click_at_end(speed: float, hertz: int) -> None:
+    """Faster speech was cut off at up to 80 % of its level, since it is late by a window."""
+    for length in range(RATE // 4, RATE, 2003):
+        time_s = np.arange(length) / RATE
+        level = 0.5 * np.minimum(1, np.minimum(time_s, time_s[::-1]) / 0.02)
+        tone = (level * np.sin(2 * np.pi * hertz * time_s)).astype(np.float32)
+        heard = stretched(tone, speed)
+        assert heard[-1] == tone[-1]
+        steps = np.abs(np.diff(heard, append=0.0))
+        assert steps[-RATE // 20 :].max() < 1.2 * np.abs(np.diff(tone)).max()
+
+
 def test_speed_of_one_leaves_samples_unchanged() -> None:
     speech = voice(12_345)
     assert held_back_s(1.0, RATE) == 0
