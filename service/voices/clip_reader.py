@@ -24,8 +24,11 @@ from streaming.spec import Samples
 log = logging.getLogger(__name__)
 _CHILD = Path(__file__).with_name("clip_sandbox.py")
 _WALL_S = 15.0
-#: First bytes of known formats. For others no child is started; the child checks them again.
-_KNOWN = re.compile(rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]", re.DOTALL)
+#: First bytes of known formats. For others no child is started; the child checks them again. MPEG
+#: audio has a layer in the two bits before the second byte's last; AAC in ADTS has zeros there.
+_KNOWN = re.compile(
+    rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\xff[\xe2-\xe7\xea-\xef\xf2-\xf7\xfa-\xff]", re.DOTALL
+)
 _RETRY_AFTER_MS = 2000
 _HEAD_BYTES = 256
 #: The child's only environment variables, which Python and its libraries may need to load.

@@ -158,7 +158,8 @@ def _kind(data: bytes) -> str:
         return "flac"
     if data[:4] == b"OggS":
         return "ogg"
-    if data[:3] == b"ID3" or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
+    is_mpeg = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0
+    if data[:3] == b"ID3" or (is_mpeg and data[1] & 0x06):  # AAC in ADTS has no layer
         return "mp3"
     raise Refused("unknown_format")
 

@@ -44,7 +44,7 @@ def float_wav(samples: np.ndarray, rate: int = RATE) -> bytes:
 
 
 def encoded(kind: str, samples: Samples, rate: int = RATE) -> bytes:
-    """Encode ``flac``, ``mp3`` or ``ogg_opus`` with the service's own encoders."""
+    """Encode a compressed file with the service's own encoders."""
     encoder = make_stream_encoder(kind, rate)
     packets = [*encoder.encode(samples), *encoder.flush()]
     return b"".join(packet.data for packet in packets)

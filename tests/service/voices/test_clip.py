@@ -80,6 +80,11 @@ async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
     assert await refusal(b"RIFF\0\0\0\0WAVEfmt ") in ("damaged", "no_audio")
 
 
+async def test_clip_reader_calls_aac_unknown_rather_than_damaged() -> None:
+    """ADTS begins with the same eleven bits as MP3."""
+    assert await refusal(clips.encoded("aac", TONE)) == "unknown_format"
+
+
 async def test_clip_reader_starts_no_child_for_unknown_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
