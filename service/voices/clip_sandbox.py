@@ -154,14 +154,28 @@ def _kind(data: bytes) -> str:
     """Detect the container by its first bytes, whatever the client calls it."""
     if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return "wav"
-    if data[:4] == b"fLaC":
-        return "flac"
     if data[:4] == b"OggS":
         return "ogg"
-    is_mpeg = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0
-    if data[:3] == b"ID3" or (is_mpeg and data[1] & 0x06):  # AAC in ADTS has no layer
+    behind = _behind_tags(data)
+    if behind[:4] == b"fLaC":
+        return "flac"
+    is_mpeg = len(behind) == 4 and behind[0] == 0xFF and behind[1] & 0xE0 == 0xE0
+    if is_mpeg and not behind[1] & 0x06:  # AAC in ADTS has no layer
+        raise Refused("unknown_format")
+    if is_mpeg or data[:3] == b"ID3":
         return "mp3"
     raise Refused("unknown_format")
+
+
+def _behind_tags(data: bytes) -> bytes:
+    """Return the first four bytes after any ID3v2 tags, or as many as there are."""
+    at = 0
+    while data[at : at + 3] == b"ID3" and len(head := data[at : at + 10]) == 10:
+        size = 0
+        for byte in head[6:]:
+            size = size << 7 | byte & 0x7F
+        at += 10 + size + (10 if head[5] & 0x10 else 0)  # a footer is as long as the header
+    return data[at : at + 4]
 
 
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:

@@ -72,12 +72,6 @@ def endless_ogg(kind: str = "ogg_opus") -> dict[str, bytes]:
     }
 
 
-def id3(size: int, held: bytes) -> bytes:
-    """Make an ID3v2.4 tag that declares ``size`` bytes and contains ``held``."""
-    syncsafe = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
-    return b"ID3\x04\0\0" + syncsafe + held
-
-
 def tagged_mp3() -> dict[str, bytes]:
     mp3 = clips.encoded("mp3", TONE)
     picture = b"\0image/png\0\x03\0" + bytes(8 * MIB)
@@ -85,19 +79,19 @@ def tagged_mp3() -> dict[str, bytes]:
     apic = b"APIC" + size + b"\0\0" + picture
     frames = b"".join(b"TXXX\0\0\0\x05\0\0\0" + b"a\0" + b"bb" for _ in range(200_000))
     return {
-        "8 MiB of nothing": id3(8 * MIB, bytes(8 * MIB)) + mp3,
-        "8 MiB of picture": id3(len(apic), apic) + mp3,
-        "200,000 frames": id3(len(frames), frames) + mp3,
-        "tag over tag": id3(0, b"") * 100_000 + mp3,
+        "8 MiB of nothing": clips.id3(8 * MIB, bytes(8 * MIB)) + mp3,
+        "8 MiB of picture": clips.id3(len(apic), apic) + mp3,
+        "200,000 frames": clips.id3(len(frames), frames) + mp3,
+        "tag over tag": clips.id3(0, b"") * 100_000 + mp3,
     }
 
 
 def lying_mp3() -> dict[str, bytes]:
     mp3 = clips.encoded("mp3", TONE)
     return {
-        "256 MiB that are not there": id3(2**28 - 1, mp3),
-        "a zip in a tag's clothes": id3(0, zipped()),
-        "a playlist in a tag's clothes": id3(0, PLAYLISTS["m3u8"] * 100),
+        "256 MiB that are not there": clips.id3(2**28 - 1, mp3),
+        "a zip in a tag's clothes": clips.id3(0, zipped()),
+        "a playlist in a tag's clothes": clips.id3(0, PLAYLISTS["m3u8"] * 100),
         "sync words alone": b"\xff\xfb\x90\0" * (4 * MIB // 4),
     }
 

@@ -76,6 +76,12 @@ def every_format(samples: Samples) -> dict[str, bytes]:
     }
 
 
+def id3(size: int, held: bytes) -> bytes:
+    """Make an ID3v2.4 tag that declares ``size`` bytes and contains ``held``."""
+    syncsafe = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
+    return b"ID3\x04\0\0" + syncsafe + held
+
+
 def flac_bomb(seconds: int) -> bytes:
     """Encode silence, which takes a few bytes for each block of 24 ms."""
     return encoded("flac", np.zeros(seconds * RATE, np.float32))

@@ -81,8 +81,16 @@ async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
 
 
 async def test_clip_reader_calls_aac_unknown_rather_than_damaged() -> None:
-    """ADTS begins with the same eleven bits as MP3."""
-    assert await refusal(clips.encoded("aac", TONE)) == "unknown_format"
+    """ADTS begins with the same eleven bits as MP3, and both may begin with a tag."""
+    aac = clips.encoded("aac", TONE)
+    assert await refusal(aac) == "unknown_format"
+    assert await refusal(clips.id3(0, b"") + clips.id3(300, bytes(300)) + aac) == "unknown_format"
+
+
+async def test_clip_reader_decodes_flac_and_mp3_behind_tags() -> None:
+    tags = clips.id3(0, b"") + clips.id3(300, bytes(300))
+    assert np.array_equal(await read(tags + GOOD["flac"]), await read(GOOD["flac"]))
+    assert np.array_equal(await read(tags + GOOD["mp3"]), await read(GOOD["mp3"]))
 
 
 async def test_clip_reader_starts_no_child_for_unknown_format(
