@@ -225,9 +225,13 @@ export class Client {
     return context;
   }
 
-  /** Speaks a text, or what an (async) iterable yields while it yields it; returns the context. */
+  /**
+   * Speaks a text, or what an (async) iterable yields while it yields it; returns the context. Text
+   * that the server refuses is the context's failure, once what it took has been spoken.
+   */
   async speak(text, options = {}) {
     const context = await this.createContext(options);
+    context._wasGivenText = true;
     context.feed(text).catch((error) => {
       if (context._over || context._discarding) return; // often: the text was stopped as well
       context._settle(error);
@@ -353,6 +357,7 @@ export class Context {
     this._sequence = this._offset = 0;
     this._over = null; // {error} once nothing more will come
     this._discarding = false;
+    this._wasGivenText = false; // by `speak`: its user counts on all of it being spoken
     this._opened = deferred();
     this._stopped = deferred();
     this._finished = deferred();
@@ -492,8 +497,13 @@ export class Context {
         return this.cancelled && this._finish(null);
       case "context.done":
         this.reason = message.reason;
-        return this._finish(message.reason === "error" ? (this.errors.at(-1) ?? null) : null);
+        return this._finish(this._failure ?? null);
     }
+  }
+
+  /** The error that ended it, or else the first refusal of a text given to `speak`. */
+  get _failure() {
+    return this.reason === "error" ? this.errors.at(-1) : this._wasGivenText ? this.errors[0] : undefined;
   }
 
   _onError(error) {

@@ -140,6 +140,31 @@ test("a text ends where the server takes no more of it", async () => {
   assert.equal(context.errors[0].code, "text_too_long");
 });
 
+test("a text of which the server refuses some fails when the rest has been spoken", async () => {
+  const { client, socket } = await open();
+  async function* words() {
+    yield "Hello ";
+    yield "there.";
+  }
+  for (const text of [words(), ["Hello ", "there."], "Hello there."]) {
+    const context = await client.speak(text);
+    await new Promise(setImmediate);
+    const refused = { type: "error", context_id: context.id, code: "text_too_long", message: "Long." };
+    socket.say(refused);
+    socket.say({ ...refused, code: "invalid_message" });
+    socket.sayAudio(context.handle, 0, 0, 10);
+    socket.say({ type: "metrics", context_id: context.id, audio_ms: 1 });
+    socket.say({ type: "context.done", context_id: context.id, reason: "complete" });
+    let samples = 0;
+    const read = async () => {
+      for await (const chunk of context) samples += chunk.samples.length;
+    };
+    await assert.rejects(read(), { code: "text_too_long" });
+    await assert.rejects(context.finished, { code: "text_too_long" });
+    assert.deepEqual([samples, context.reason, context.metrics.audio_ms], [10, "complete", 1]);
+  }
+});
+
 test("a text that fails once its speech was cancelled does not hide what was heard", async () => {
   const { client, socket } = await open();
   const stopped = {};
