@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 import talkwire_client.client
 from talkwire_client import protocol
+from talkwire_client.audio import count_samples
 from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.client import Client
 from talkwire_client.errors import ConnectionLostError, SlowReaderError
+from talkwire_client.protocol import AudioHeader
 from talkwire_client.speech import MAX_QUEUED_CHUNKS, Speech
 from tests.clients.fake_server import Peer, cancelled, drain, fake_server, metrics
 
@@ -60,6 +63,39 @@ async def test_slow_reader_fails_when_another_speech_waits(
         with pytest.raises(SlowReaderError, match=two.context_id):
             await drain(two)
         assert await two.cancel() == cancelled(two.context_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "chunk"),
+    [
+        ({"encoding": "opus", "max_lead_ms": 40_000}, b"\x0c"),  # one frame of 20 ms
+        ({"encoding": "opus", "frame_ms": 60, "max_lead_ms": 120_000}, b"\x1c"),
+        ({"encoding": "pcm_mulaw", "frame_ms": 20, "max_lead_ms": 40_000}, bytes(160)),
+        ({"frame_ms": 60}, b"\0\0"),  # the server's largest lead, since its default is unknown
+    ],
+)
+async def test_lead_of_short_chunks_does_not_stop_reading(
+    options: dict[str, Any], chunk: bytes
+) -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.say(protocol.AudioStarted(create.context_id, create.audio.encoding, 48_000))
+        for number in range(2000):
+            header = AudioHeader(0, number, number * offset)
+            await peer.socket.send(header.pack() + chunk)
+        await peer.say(protocol.FlushDone(create.context_id, "f"))
+        await peer.finish(create.context_id)
+
+    encoding = protocol.Encoding(options.get("encoding", "pcm_s16le"))
+    offset = count_samples(chunk, encoding, 48_000)
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(**options) as speech,
+    ):
+        assert await speech.wait_flushed("f")
+        assert speech.queued_chunks == 2000
+        assert len(await drain(speech)) == 2000
 
 
 async def test_writer_of_full_queue_waits_until_item_is_taken() -> None:

@@ -16,7 +16,7 @@ class BoundedQueue(Generic[T]):
     """
 
     def __init__(self, max_items: int) -> None:
-        self._max_items = max_items
+        self.max_items = max_items
         self._items: deque[T] = deque()
         self._ended = False
         self._error: BaseException | None = None
@@ -30,7 +30,7 @@ class BoundedQueue(Generic[T]):
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another item."""
-        return len(self._items) >= self._max_items
+        return len(self._items) >= self.max_items
 
     async def wait_for_room(self) -> None:
         """Wait until the reader has taken an item, or the queue was cleared."""

@@ -57,9 +57,10 @@ class Client:
     Enter it (``async with``) to connect. Leaving it closes the connection and all open speeches.
 
     Speeches that are open at the same time share the connection. Read them at the same time, each
-    in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks, nothing is read from the
-    connection. If another speech waits for SLOW_READER_TIMEOUT_S because of it, the unread one is
-    cancelled, and its reader gets SlowReaderError.
+    in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks (for Opus and with
+    ``frame_ms``, beyond those that ``max_lead_ms`` holds), nothing is read from the connection. If
+    another speech waits for SLOW_READER_TIMEOUT_S because of it, the unread one is cancelled, and
+    its reader gets SlowReaderError.
 
     Args:
         url: The server's WebSocket; its path may be left out.

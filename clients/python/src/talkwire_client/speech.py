@@ -18,7 +18,9 @@ from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.errors import ClientError, ProtocolError, ServerError
 
 #: Chunks queued for a slow reader. When the queue is full the connection is not read, so that a
-#: slow reader slows the server down instead of filling memory.
+#: slow reader slows the server down instead of filling memory. Pings are not answered then, so
+#: there is room for the lead too if its chunks are short (``max_queued_chunks``): a reader that
+#: reads as fast as it plays never fills the queue.
 MAX_QUEUED_CHUNKS = 256
 #: How long leaving a speech waits for the server to confirm its cancellation.
 CANCEL_TIMEOUT_S = 5.0
@@ -26,6 +28,7 @@ _WRAP = 1 << 32
 #: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
 _TELEPHONE_RATE = 8000
+_OPUS_PACKET_MS = 20
 
 OnWords = Callable[[Sequence[wire.Word]], None]
 
@@ -143,6 +146,15 @@ def split_text(text: str, limits: wire.Limits) -> list[str]:
     return [text[at : at + max_chars] for at in range(0, len(text), max_chars)]
 
 
+def max_queued_chunks(create: wire.ContextCreate, limits: wire.Limits) -> int:
+    """Compute how many chunks of a context may be queued before its connection is not read."""
+    chunk_ms = create.audio.frame_ms
+    if not chunk_ms and create.audio.encoding == wire.Encoding.OPUS:
+        chunk_ms = _OPUS_PACKET_MS
+    lead_ms = create.max_lead_ms or limits.max_lead_ms  # the server does not tell its default
+    return MAX_QUEUED_CHUNKS + (lead_ms // chunk_ms if chunk_ms else 0)
+
+
 class Connection(Protocol):
     """The connection to which a speech's context belongs."""
 
@@ -231,6 +243,7 @@ class Speech:
             await self._wait(self._answered)
             if self._refusal is not None:
                 raise self._refusal
+            self._chunks.max_items = max_queued_chunks(self._create, self._connection.server.limits)
         except BaseException:
             await self._leave()
             raise
@@ -415,7 +428,7 @@ class Speech:
 
     @property
     def queued_chunks(self) -> int:
-        """Number of chunks that have arrived but were not read, at most MAX_QUEUED_CHUNKS."""
+        """Number of chunks that have arrived but were not read."""
         return len(self._chunks)
 
     # -- for the client
