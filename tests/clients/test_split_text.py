@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from talkwire_client import protocol
@@ -28,6 +30,12 @@ def test_split_text_parts_fit_into_messages_and_join_to_text(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "Hello there.", "a" * 1000])
 def test_split_text_keeps_short_text_whole(text: str) -> None:
     assert split_text(text, LIMITS) == [text]
+
+
+@pytest.mark.parametrize("text", [b"Hello.", [], None, 5])
+def test_split_text_takes_only_str(text: Any) -> None:
+    with pytest.raises(TypeError, match=f"a text is a str, and not {type(text).__name__}"):
+        split_text(text, LIMITS)
 
 
 async def test_append_sends_long_text_completely_or_not_at_all() -> None:

@@ -129,9 +129,12 @@ def split_text(text: str, limits: wire.Limits) -> list[str]:
     Raises:
         ClientError: It needs several parts and is longer than a context allows. The server would
             speak the first of them.
+        TypeError: It is not a str. JSON would take bytes too, as base64.
         ValueError: It is not Unicode: it has half a surrogate pair, as Python makes of bytes that
             are not UTF-8.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a text is a str, and not {type(text).__name__}")
     max_bytes = limits.max_message_bytes - _ENVELOPE_BYTES
     max_chars = max(1, max_bytes // _CHAR_BYTES)
     try:
@@ -279,6 +282,7 @@ class Speech:
             ClientError: It needs several messages and is longer than a context allows. Or the
                 connection is gone: the ServerError or ProtocolError that ended it, or else
                 ConnectionLostError.
+            TypeError: It is not a str.
             ValueError: It is not Unicode.
         """
         self._check_entered()
