@@ -109,6 +109,32 @@ async def test_text_iterator_error_cancels_and_is_raised() -> None:
             pass
 
 
+@pytest.mark.parametrize("reads", [True, False])
+async def test_text_that_is_cancelled_itself_ends_the_speech(reads: bool) -> None:
+    async def pieces() -> AsyncIterator[str]:
+        yield "Hello "
+        writing = asyncio.ensure_future(asyncio.Event().wait())
+        writing.cancel()
+        await writing
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async def listen(client: Client) -> None:
+        async with client.speak(pieces()) as speech, asyncio.timeout(10):
+            assert speech._feeding is not None
+            await (drain(speech) if reads else asyncio.wait([speech._feeding]))
+
+    async with fake_server(script) as url, Client(url) as client:
+        with pytest.raises(RuntimeError, match="the text ended with CancelledError") as ended:
+            await listen(client)
+        assert isinstance(ended.value.__cause__, asyncio.CancelledError)
+        await client.ping()
+
+
 async def test_error_in_speech_is_raised_instead_of_its_texts() -> None:
     async def pieces() -> AsyncIterator[str]:
         raise ZeroDivisionError("the text's own")

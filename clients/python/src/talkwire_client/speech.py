@@ -251,7 +251,7 @@ class Speech:
             await self._leave()
             raise
         if self._text is not None:
-            self._feeding = asyncio.create_task(self.feed(self._text))
+            self._feeding = asyncio.create_task(self._feed_given(self._text))
             self._feeding.add_done_callback(self._on_fed)
         return self
 
@@ -524,6 +524,17 @@ class Speech:
         """Raise RuntimeError before the context exists: the server would answer to nobody."""
         if not self._entered:
             raise RuntimeError("open the speech first: async with client.speak(...) as speech")
+
+    async def _feed_given(self, text: str | AsyncIterable[str]) -> None:
+        """Feed the text given to ``speak``. A cancellation that comes from its iterator, such as
+        that of an LLM's task, is an error: the reader would wait for audio of no text.
+        """
+        try:
+            await self.feed(text)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise RuntimeError("the text ended with CancelledError") from error
 
     def _on_fed(self, feeding: asyncio.Task[None]) -> None:
         """End the audio with the error of a failed text. Leaving then tells the server."""
