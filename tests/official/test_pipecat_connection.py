@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from pipecat.frames.frames import (
     LLMTextFrame,
     TTSAudioRawFrame,
     TTSTextFrame,
+    TTSUpdateSettingsFrame,
 )
 from pipecat.utils.errors import ErrorCategory
 from pipecat_talkwire import TalkwireTTSService, wire
@@ -137,6 +139,25 @@ async def test_text_that_cannot_be_sent_ends_its_context_at_server() -> None:
     types = [m["type"] for m in script.heard]
     assert types[:2] == ["context.create", "context.cancel"]
     assert types[2:] == ["context.create", "text.append", "context.end"]
+    assert script.connections == 1
+
+
+async def test_setting_that_is_no_number_ends_turn_until_it_changes() -> None:
+    script = Script()
+    settings = TalkwireTTSService.Settings(temperature=math.nan)
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url, settings=settings)
+        async with conversation(tts) as talk:
+            await talk.say(ONE)
+            await talk.until_stopped(1)
+            assert any("cannot send text" in error for error in talk.errors())
+            assert all(message["type"] == "context.cancel" for message in script.heard)
+            better = TalkwireTTSService.Settings(temperature=0.5)
+            await talk.queue(TTSUpdateSettingsFrame(delta=better))
+            await talk.say(OTHER)
+            await talk.until_stopped(2)
+    assert script.texts() == f"{OTHER} "
+    assert talk.pcm() == bytes(4800)
     assert script.connections == 1
 
 

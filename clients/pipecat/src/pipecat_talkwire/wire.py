@@ -108,8 +108,11 @@ def read_audio(data: bytes) -> Audio:
 
 
 def write(kind: str, **fields: Any) -> str:
-    """Format a JSON message."""
-    return json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
+    """Format a JSON message. Raises ValueError for a number that JSON does not have, such as NaN:
+    the server could not tell which context the message is for.
+    """
+    message = {"type": kind, **fields}
+    return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def pieces(text: str, chars: int) -> list[str]:
