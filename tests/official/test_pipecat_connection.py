@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat_talkwire import TalkwireTTSService, wire
 from pipecat_talkwire.contexts import Contexts
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tests.e2e.live import Service
@@ -258,6 +260,81 @@ async def test_overloaded_server_ends_turn_with_one_error() -> None:
     assert sum("overloaded" in error and "r-1" in error for error in talk.errors()) == 1
     assert not any("unknown_context" in error for error in talk.errors())
     assert talk.up[0].category is ErrorCategory.RATE_LIMIT
+
+
+class Narrow(Script):
+    """A server of two contexts at a time, which speaks each when the test lets it."""
+
+    def __init__(self, limits: dict[str, int]) -> None:
+        super().__init__({**Script().greeting, "limits": {**Script().greeting["limits"], **limits}})
+        self.go = asyncio.Semaphore(0)
+        self.open = 0
+        self.refused = False
+        self.speaking: set[asyncio.Task[None]] = set()
+
+    async def converse(self, socket: ServerConnection) -> None:
+        self.connections += 1
+        self.open = 0
+        await socket.send(json.dumps(self.greeting))
+        async for data in socket:
+            message = json.loads(data)
+            self.heard.append(message)
+            if message["type"] == "context.create":
+                self.open += 1
+                self.refused |= self.open > 2
+                created = {"type": "context.created", "handle": len(self.heard)}
+                await socket.send(json.dumps({**message, **created}))
+                speaking = self.speak_later(socket, message["context_id"], len(self.heard))
+                self.speaking.add(asyncio.create_task(speaking))
+
+    async def speak_later(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+        await self.go.acquire()
+        self.open -= 1
+        with contextlib.suppress(ConnectionClosed):
+            await self.speak(socket, context_id, handle)
+
+
+@pytest.mark.parametrize("limits", [{"max_contexts": 2}, {"max_contexts": 8, "key_contexts": 2}])
+async def test_more_turns_than_contexts_are_spoken_in_order(limits: dict[str, int]) -> None:
+    script = Narrow(limits)
+    turns = [f"Turn {number}." for number in range(6)]
+    async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:
+        for turn in turns:
+            await talk.say(turn)
+        while sum(message["type"] == "context.end" for message in script.heard) < 2:
+            await asyncio.sleep(0.01)
+        for turn in range(1, len(turns) + 1):
+            script.go.release()
+            await talk.until_stopped(turn)
+    assert script.texts() == "".join(f"{turn} " for turn in turns)
+    assert talk.pcm() == bytes(4800 * len(turns))
+    assert talk.errors() == []
+    assert not script.refused
+
+
+async def test_turn_that_waits_for_a_context_survives_a_lost_connection() -> None:
+    script = Narrow({"max_contexts": 2})
+    sockets: list[ServerConnection] = []
+
+    async def converse(socket: ServerConnection) -> None:
+        sockets.append(socket)
+        await script.converse(socket)
+
+    async with serve(converse, "127.0.0.1", 0, subprotocols=[wire.SUBPROTOCOL]) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
+        tts = TalkwireTTSService(url=url)
+        async with asyncio.timeout(60), conversation(tts) as talk:
+            for turn in (ONE, ONE, OTHER):
+                await talk.say(turn)
+            while tts._waiting_context_id is None:
+                await asyncio.sleep(0.01)
+            sockets[0].transport.abort()
+            while OTHER not in script.texts():
+                await asyncio.sleep(0.01)
+            for _ in range(3):
+                script.go.release()
+            await talk.until(lambda: talk.pcm() == bytes(4800), "it was spoken")
+    assert script.connections == 2
 
 
 async def test_interruption_cancels_context_that_is_being_opened() -> None:

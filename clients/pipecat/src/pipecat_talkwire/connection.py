@@ -126,19 +126,31 @@ class TalkwireConnection(WebsocketTTSService):
         self._leaving = True
         self._left.clear()
 
-    async def _wait_until_left(self, context_id: str) -> None:
-        """Wait until a server that goes away, and so refuses the context, has been left. Do not
-        wait if it waits for text itself, which would come after the caller's.
+    async def _wait_until_taken(self, context_id: str) -> None:
+        """Wait while the server would refuse the context: until one of too many is done, and until
+        a server that goes away has been left. Do not wait for contexts whose own text would come
+        after the caller's.
         """
-        if not self._leaving or self._contexts.wait_for_text:
+        if not (self._is_full or self._must_leave):
             return
         self._waiting_context_id = context_id
         try:
-            await self._left.wait()
+            while self._is_full:
+                await self._contexts.wait_until_forgotten()
+            if self._must_leave:
+                await self._left.wait()
         finally:
             self._waiting_context_id = None
         if self._disconnecting:
             raise ConnectionError("the service was stopped")
+
+    @property
+    def _is_full(self) -> bool:
+        return self._server is not None and self._contexts.is_full(self._server.max_contexts)
+
+    @property
+    def _must_leave(self) -> bool:
+        return self._leaving and not self._contexts.wait_for_text
 
     async def _connect_websocket(self) -> None:
         # The receive task may be reconnecting when a text needs a connection.

@@ -6,6 +6,7 @@ or was told to cancel it. Later messages for it are then ignored.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 
@@ -30,6 +31,7 @@ class Contexts:
     def __init__(self) -> None:
         self._by_id: dict[str, OpenContext] = {}
         self._by_handle: dict[int, OpenContext] = {}
+        self._forgotten = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -38,6 +40,15 @@ class Contexts:
     def wait_for_text(self) -> bool:
         """Whether one of them is open whose text has not ended."""
         return any(not context.ended for context in self._by_id.values())
+
+    def is_full(self, most: float) -> bool:
+        """Whether ``most`` contexts are open, and one of them ends without further text."""
+        return len(self) >= most and any(context.ended for context in self._by_id.values())
+
+    async def wait_until_forgotten(self) -> None:
+        """Wait until a context is forgotten."""
+        self._forgotten.clear()
+        await self._forgotten.wait()
 
     def get(self, context_id: str | None) -> OpenContext | None:
         """Return the context of this id, if it is open."""
@@ -61,6 +72,7 @@ class Contexts:
     def forget(self, context_id: str) -> bool:
         """Forget a context. Returns whether it was open."""
         context = self._by_id.pop(context_id, None)
+        self._forgotten.set()
         if context is not None and context.handle is not None:
             self._by_handle.pop(context.handle, None)
         return context is not None
@@ -69,3 +81,4 @@ class Contexts:
         """Forget all contexts, since the connection is gone."""
         self._by_id.clear()
         self._by_handle.clear()
+        self._forgotten.set()

@@ -124,7 +124,7 @@ class TalkwireTTSService(TalkwireConnection):
         """
         try:
             if self._contexts.get(context_id) is None:
-                await self._wait_until_left(context_id)
+                await self._wait_until_taken(context_id)
             if not self._websocket or self._websocket.state is State.CLOSED:
                 await self._connect()
             if self._contexts.get(context_id) is None:

@@ -7,6 +7,7 @@ fields are ignored, since later servers may send more.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,8 @@ TEXT = frozenset({"invalid_text", "text_too_long"})
 #: Codes of answers to messages that crossed the end of their context. These are no errors.
 CROSSED = frozenset({"unknown_context", "context_closed"})
 
+#: Limits of a connection's open contexts; missing or None: no limit.
+_CONTEXT_LIMITS = ("max_contexts", "key_contexts")
 _HEADER = struct.Struct("<BBHII")
 _VERSION_AND_TYPE = 0x11
 #: The longest form of a character in JSON (``\\u0000``), and room for the rest of a message.
@@ -55,6 +58,7 @@ class Server:
     has_word_timings: bool
     max_message_bytes: int
     session_idle_s: float
+    max_contexts: float
 
     @property
     def piece_chars(self) -> int:
@@ -83,6 +87,7 @@ def read_greeting(data: str | bytes) -> Server:
             has_word_timings=message.get("word_timings", False),
             max_message_bytes=limits["max_message_bytes"],
             session_idle_s=limits["session_idle_s"],
+            max_contexts=min(limits.get(name) or math.inf for name in _CONTEXT_LIMITS),
         )
     except (KeyError, TypeError) as error:
         raise ProtocolError("the server did not begin with session.created") from error
