@@ -240,13 +240,18 @@ export class Client {
     return context;
   }
 
-  /** Milliseconds to the server's dialect and back. */
-  async ping() {
+  /** Milliseconds to the server's dialect and back. Need not be awaited. */
+  ping() {
     const [id, began, pong] = [`p${++this._ids}`, performance.now(), deferred()];
-    this._pings.set(id, pong);
-    this._send("ping", { id });
-    await pong.promise;
-    return performance.now() - began;
+    try {
+      this._send("ping", { id });
+      this._pings.set(id, pong);
+    } catch (error) {
+      pong.reject(error);
+    }
+    const measured = pong.promise.then(() => performance.now() - began);
+    measured.catch(() => {}); // it is another promise than the pong's, and nobody may await it
+    return measured;
   }
 
   /** Cancels every context and closes the socket. */

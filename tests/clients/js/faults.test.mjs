@@ -198,6 +198,20 @@ test("a flush that nobody awaits does not end the program when its speech is can
   await new Promise(setImmediate); // Node.js tells of uncaught rejections by then, and fails the test
 });
 
+test("a ping that nobody awaits does not end the program when the connection is lost", async () => {
+  const { client, socket } = await open();
+  const answered = client.ping();
+  socket.say({ type: "pong", id: socket.sent[0].id });
+  assert.ok((await answered) >= 0);
+  const awaited = client.ping();
+  client.ping(); // by a timer, say, that keeps an idle session
+  client.close();
+  client.ping();
+  await assert.rejects(awaited, { code: "connection_lost" });
+  await assert.rejects(client.ping(), { code: "connection_lost" });
+  await new Promise(setImmediate); // Node.js tells of uncaught rejections by then, and fails the test
+});
+
 test("no playback is reported once a speech was cancelled", async () => {
   const { client, socket } = await open();
   const context = await client.createContext();
