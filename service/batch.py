@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 import typer
@@ -54,6 +54,8 @@ _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
 #: Statuses of a service that is full or starting; the request is repeated.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
+#: Characters of an address's path that are not to be quoted, or are quoted already.
+_QUOTED = "/%:@!$&'()*+,;=~"
 #: Fields of the speech that the command line can set.
 _SPEECH_FIELDS = ("voice", "ref_audio", "ref_text", "temperature", "seed", "scene")
 #: Takes parts of a WAV file whose header does not give its length.
@@ -309,8 +311,9 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
 
 
 def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
-    """Return a speaker that uses a service's OpenAI API. Raises BatchError for a bad address,
-    or a key that no header can hold.
+    """Return a speaker that uses a service's OpenAI API. ``url`` is any of the service's, or where
+    a proxy has it. Its name and password, if any, are sent unless there is a key. Raises BatchError
+    for a bad address, or a key that no header can hold.
     """
     try:
         parts = urlsplit(url)
@@ -327,6 +330,14 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
         if not (api_key.isascii() and api_key.isprintable()):  # http.client's error would show it
             raise BatchError("the API key has characters that no key has")
         headers["authorization"] = f"Bearer {api_key}"
+    elif parts.username is not None:
+        who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        encoded = base64.b64encode(who.encode(errors="surrogateescape")).decode()
+        headers["authorization"] = f"Basic {encoded}"
+    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    prefix, _, _ = f"{parts.path}/".partition("/v1/")
+    quoted = quote(prefix.rstrip("/"), safe=_QUOTED, errors="surrogateescape")
+    path = f"{quoted}/v1/audio/speech"
     # a request holds a thread; the loop's own pool has fewer than texts may be spoken at once
     pool = ThreadPoolExecutor(options.concurrency)
 
@@ -339,14 +350,14 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
             connection.sock.settimeout(_TIMEOUT_S)
 
         def ask(body: bytes) -> http.client.HTTPResponse:
-            connection.request("POST", "/v1/audio/speech", body, headers)
+            connection.request("POST", path, body, headers)
             return connection.getresponse()
 
         try:
             try:
                 await in_thread(connect)
             except TimeoutError as error:
-                raise BatchError(f"no server answers at {url}") from error
+                raise BatchError(f"no server answers at {shown}") from error
             answer = await in_thread(ask, json.dumps(options.body(text)).encode())
             is_audio = answer.headers.get_content_type() == "audio/wav"
             if answer.status != http.client.OK or not is_audio:
@@ -355,12 +366,12 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
             while data := await in_thread(answer.read, _PIECE_BYTES):
                 write(data)
         except ConnectionRefusedError as error:
-            raise BatchError(f"no server answers at {url}") from error
+            raise BatchError(f"no server answers at {shown}") from error
         except http.client.IncompleteRead as error:  # how a server signals a late failure
             broken = "The server broke the audio off."
             raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
         except (OSError, http.client.HTTPException) as error:
-            raise BatchError(f"the server at {url} is gone: {error}") from error
+            raise BatchError(f"the server at {shown} is gone: {error}") from error
         finally:
             if connection.sock is not None:  # wake the thread that may still read from it
                 with contextlib.suppress(OSError):

@@ -244,6 +244,16 @@ async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int)
             server_speaker(url, None, BatchOptions(tmp_path))
 
 
+async def test_batch_without_service_does_not_show_password(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    options = BatchOptions(tmp_path)
+    where = f"127.0.0.1:{unused_tcp_port}/voices"
+    with pytest.raises(BatchError) as failed:
+        await spoken(options, server_speaker(f"http://anna:secret@{where}", None, options))
+    assert str(failed.value) == f"no server answers at http://{where}"
+
+
 async def test_batch_does_not_wait_long_for_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,13 +274,19 @@ async def test_batch_does_not_wait_long_for_connection(
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: bytes, together: int = 1) -> AsyncIterator[str]:
-    """Run a server that sends ``answer`` once it has ``together`` requests; yield its address."""
+async def answering(
+    answer: bytes, together: int = 1, heads: list[bytes] | None = None
+) -> AsyncIterator[str]:
+    """Run a server that sends ``answer`` once it has ``together`` requests; yield its address. The
+    heads of the requests are added to ``heads``.
+    """
     all_asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal together
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if heads is not None:
+            heads.append(head)
         together -= 1
         if together <= 0:
             all_asked.set()
@@ -297,6 +313,40 @@ async def test_batch_speaks_as_many_texts_at_a_time_as_asked(tmp_path: Path) -> 
     async with asyncio.timeout(60), answering(WAV_ANSWER, together=48) as url:
         results = await spoken(options, server_speaker(url, None, options), items)
     assert [result.audio_s for result in results.values()] == [0.1] * 48
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("", b"/v1/audio/speech"),
+        ("/v1/tts/stream", b"/v1/audio/speech"),
+        ("/v1", b"/v1/audio/speech"),
+        ("/voices/", b"/voices/v1/audio/speech"),
+        ("/a%20b/\u00e9 c/v1/", b"/a%20b/%C3%A9%20c/v1/audio/speech"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("user", "key", "authorization"),
+    [
+        ("", None, None),
+        ("anna:a%40b@", None, b"Basic YW5uYTphQGI="),
+        ("anna@", None, b"Basic YW5uYTo="),
+        ("\udce9@", None, b"Basic 6To="),  # a command line that is not UTF-8
+        ("anna:secret@", "the-key", b"Bearer the-key"),
+    ],
+)
+async def test_batch_asks_at_path_of_proxy_and_as_its_user(
+    path: str, asked: bytes, user: str, key: str | None, authorization: bytes | None, tmp_path: Path
+) -> None:
+    options, heads = BatchOptions(tmp_path), list[bytes]()
+    async with asyncio.timeout(60), answering(WAV_ANSWER, heads=heads) as url:
+        address = url.replace("://", f"://{user}") + path
+        results = await spoken(options, server_speaker(address, key, options), ITEMS[:1])
+    assert [result.status for result in results.values()] == ["success"]
+    first, *rest = heads[0].split(b"\r\n")
+    assert first == b"POST %s HTTP/1.1" % asked
+    told = [line[15:] for line in rest if line.lower().startswith(b"authorization: ")]
+    assert told == ([] if authorization is None else [authorization])
 
 
 async def test_batch_ends_if_service_answers_with_something_else(tmp_path: Path) -> None:
