@@ -283,9 +283,13 @@ class NativeDialect(Dialect):
         for context in self.socket.contexts:
             context.fail(CapacityError(ErrorCode.DRAINING, message))
 
-    def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
-        """Return an ``error`` message, with a request id that is also in the logs."""
-        request_id = uuid.uuid4().hex
+    def render_error(
+        self, error: TalkwireError, context_id: str | None = None, request_id: str | None = None
+    ) -> str:
+        """Return an ``error`` message, with a request id that is also in the logs: that of the
+        context if it ended by the error.
+        """
+        request_id = request_id or uuid.uuid4().hex
         count_error(self.runtime, error, request_id, NAME)
         param, retry_ms = error.param, error.retry_after_ms
         return encode_message(
@@ -365,7 +369,8 @@ class NativeDialect(Dialect):
         plan = plan_speech(
             runtime, NAME, request_id, create, encoder, prepare=prepare, is_lenient=False
         )
-        renderer = NativeRenderer(create, handle, self._framing, self.render_error)
+        told = partial(self.render_error, request_id=request_id)
+        renderer = NativeRenderer(create, handle, self._framing, told)
         closed = partial(self._on_closed, context_id)
         self._contexts[context_id] = self.socket.open_context(plan, handle, renderer, closed)
         self._closed.pop(context_id, None)

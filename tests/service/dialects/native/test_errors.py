@@ -163,6 +163,18 @@ async def test_internal_error_does_not_reveal_exception() -> None:
         assert "secret" not in str(error)
 
 
+async def test_traceback_of_internal_error_is_logged_with_request_id_of_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        server.codec.fail_with = RuntimeError("secret at 0xdeadbeef")
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        error = await talk.error()
+        records = [r for r in caplog.records if vars(r).get("request_id") == error["request_id"]]
+        assert any("0xdeadbeef" in (record.exc_text or "") for record in records)
+
+
 async def test_talker_failure_does_not_affect_other_context() -> None:
     async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
         good = await talk.create("good", chunking=EXACT)
