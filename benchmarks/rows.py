@@ -77,7 +77,9 @@ class SteppingTalker(FakeTalker):
 class SilentCodec(FakeCodecEngine):
     """A codec that answers at once, so that only the gateway's own work is measured."""
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> tuple[Samples, DecodeStats]:
         """See ``streaming.ports``."""
         stats = DecodeStats(window.codes.shape[1], window.new_frames, 0.0, 0.0, 1, 0.0)
         return np.zeros(window.new_frames * _SPEC.hop_length, np.float32), stats

@@ -185,11 +185,13 @@ class CodecWorkerEngine:
         """The cost measured during warm-up: a prior for the scheduler."""
         return self._first_ready().cost
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> tuple[Samples, DecodeStats]:
         """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost.
 
-        While the worker restarts, the window waits for it. Cancelling the call drops the work.
-        Raises CapacityError, BackendError.
+        While the worker restarts, the window waits for it. If it fails, the log names it by
+        ``request_id``. Cancelling the call drops the work. Raises CapacityError, BackendError.
         """
         self._require_running()
         samples_bytes = 4 * window.new_frames * self.spec.hop_length
@@ -198,7 +200,7 @@ class CodecWorkerEngine:
             message = "This audio is too long for the speech decoder."
             raise BackendError(ErrorCode.CODEC_FAILED, message)
         id, hop = next(self._ids), self.spec.hop_length
-        return await self._decodes.decode(id, window, hop, deadline_s, self._patience_s)
+        return await self._decodes.decode(id, window, hop, deadline_s, self._patience_s, request_id)
 
     async def encode(self, samples: Samples) -> Codes:
         """See ``streaming.ports.CodecEngine``."""
@@ -251,5 +253,5 @@ class CodecWorkerEngine:
     def _on_failed(self, failed: Failed) -> None:
         if self._encodes.on_failed(failed.id, bad_clip=failed.reason == "bad_clip"):
             log.error("a clip failed: %s", failed.detail)
-        elif self._decodes.on_failed(failed.id):
-            log.error("a window failed: %s", failed.detail)
+        else:
+            self._decodes.on_failed(failed.id, failed.detail)

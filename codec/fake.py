@@ -199,7 +199,9 @@ class FakeCodecEngine:
         """Stop being ready."""
         self.is_ready = False
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> tuple[Samples, DecodeStats]:
         """See ``streaming.ports.CodecEngine``."""
         self.outstanding += 1
         slack_s = deadline_s - time.monotonic()

@@ -54,6 +54,7 @@ class _PendingWindow:
     deadline_s: float
     asked_s: float
     answer: asyncio.Future[tuple[Samples, DecodeStats]]
+    request_id: str
     strikes: int = 0
 
     @property
@@ -81,17 +82,24 @@ class PendingDecodes:
         return len(self._pending)
 
     async def decode(
-        self, id: int, window: DecodeWindow, hop_length: int, deadline_s: float, timeout_s: float
+        self,
+        id: int,
+        window: DecodeWindow,
+        hop_length: int,
+        deadline_s: float,
+        timeout_s: float,
+        request_id: str = "",
     ) -> tuple[Samples, DecodeStats]:
-        """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost.
-        Cancelling drops the work. Raises CapacityError, BackendError.
+        """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost. If
+        the window fails, the log names it by ``request_id``. Cancelling drops the work. Raises
+        CapacityError, BackendError.
         """
         if len(self._pending) >= self._most:
             raise CapacityError(ErrorCode.OVERLOADED, "The speech decoder is at its limit.")
         answer: asyncio.Future[tuple[Samples, DecodeStats]]
         answer = asyncio.get_running_loop().create_future()
         samples, now = window.new_frames * hop_length, time.monotonic()
-        pending = _PendingWindow(id, window, samples, deadline_s, now, answer)
+        pending = _PendingWindow(id, window, samples, deadline_s, now, answer, request_id)
         self._pending[id] = pending
         try:
             self._send_off(pending)
@@ -127,13 +135,12 @@ class PendingDecodes:
                 )
                 pending.answer.set_result((samples, stats))
 
-    def on_failed(self, id: int) -> bool:
-        """Fail a window that failed alone; return whether it is one of these."""
+    def on_failed(self, id: int, detail: str) -> None:
+        """Fail a window that failed alone, if it is one of these."""
         pending = self._pending.get(id)
-        if pending is None:
-            return False
-        self._fail(pending, "The speech decoder could not decode this audio.")
-        return True
+        if pending is not None:
+            log.error("a window failed: %s", detail, extra={"request_id": pending.request_id})
+            self._fail(pending, "The speech decoder could not decode this audio.")
 
     def on_ready(self) -> None:
         """Send the pending windows to a new worker, most urgent first."""
@@ -147,7 +154,8 @@ class PendingDecodes:
             pending = self._pending[id]
             pending.strikes += 1
             if pending.strikes >= MAX_STRIKES:
-                log.error("a window is given up: workers died of it", extra={"window": id})
+                told = {"window": id, "request_id": pending.request_id}
+                log.error("a window is given up: workers died of it", extra=told)
                 self._fail(pending, "The speech decoder failed on this audio.")
 
     def stop(self) -> None:

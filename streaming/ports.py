@@ -169,11 +169,14 @@ class CodecEngine(Protocol):
     def spec(self) -> CodecSpec:
         """Properties of the loaded codec."""
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> tuple[Samples, DecodeStats]:
         """Return the samples of the new frames, ``[new_frames * hop_length]``, and their cost.
 
-        ``deadline_s`` is on the monotonic clock; the earliest deadline is decoded first. Cancelling
-        the call drops the work. Raises CapacityError, BackendError.
+        ``deadline_s`` is on the monotonic clock; the earliest deadline is decoded first. The log
+        names a window that fails by ``request_id``. Cancelling the call drops the work. Raises
+        CapacityError, BackendError.
         """
 
     @property

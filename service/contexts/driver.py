@@ -366,6 +366,8 @@ class ContextDriver:
         if self._room is not None and (taken := await self._room()) is not None:
             self.post(events.PlaybackReported(taken, at_most=True))
             deadline = max(deadline, time.monotonic())
-        samples, stats = await self._runtime.codec.decode(command.window, deadline)
+        samples, stats = await self._runtime.codec.decode(
+            command.window, deadline, self._request.request_id
+        )
         self._runtime.on_decoded(stats)
         self.post(events.AudioDecoded(command.utterance, samples, stats))

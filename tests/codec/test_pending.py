@@ -79,7 +79,7 @@ class Out:
 
     async def ask(self, id: int, in_s: float = 9.0) -> None:
         deadline_s = time.monotonic() + in_s
-        asked = self.decodes.decode(id, window(LEFT), HOP, deadline_s, 60.0)
+        asked = self.decodes.decode(id, window(LEFT), HOP, deadline_s, 60.0, f"request {id}")
         self.asking[id] = asyncio.create_task(asked)
         await asyncio.sleep(0)
 
@@ -106,6 +106,7 @@ async def test_next_worker_gets_windows_in_deadline_order() -> None:
         samples, stats = await asking
         assert set(samples.tolist()) == {id}
         assert (stats.new_frames, stats.decode_s, stats.batch) == (NEW, 0.01, 1)
+        assert 0 < stats.slack_s <= 5.0
 
 
 async def test_only_windows_decoded_last_are_retried_alone() -> None:
@@ -132,7 +133,14 @@ async def test_worker_death_before_decoding_adds_no_strike() -> None:
     assert len(samples) == NEW * HOP
 
 
-async def test_window_is_given_up_at_second_death_during_its_decoding() -> None:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the messages of the log, and the request that each is about."""
+    return [(record.getMessage(), record.__dict__["request_id"]) for record in caplog.records]
+
+
+async def test_window_is_given_up_at_second_death_during_its_decoding(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     out = Out()
     for id in range(2):
         await out.ask(id)
@@ -143,8 +151,49 @@ async def test_window_is_given_up_at_second_death_during_its_decoding() -> None:
     with pytest.raises(BackendError) as failed:
         await out.asking[0]
     assert failed.value.code is ErrorCode.CODEC_FAILED
+    assert logged(caplog) == [("a window is given up: workers died of it", "request 0")]
     out.answer(1)
     await out.asking[1]
+
+
+async def test_window_that_fails_is_logged_with_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    out = Out()
+    for id in range(2):
+        await out.ask(id)
+    out.decodes.on_failed(1, "RuntimeError: no memory")
+    out.decodes.on_failed(2, "RuntimeError: cancelled meanwhile")
+    with pytest.raises(BackendError):
+        await out.asking[1]
+    assert logged(caplog) == [("a window failed: RuntimeError: no memory", "request 1")]
+    out.answer(0)
+    await out.asking[0]
+
+
+@pytest.mark.parametrize("end", ["answer", "fail", "stop"])
+async def test_worker_hears_no_more_of_window_that_has_ended(end: str) -> None:
+    """Neither is it withdrawn, nor does the next worker get it. Another one, whose caller gives up
+    at this very moment, does no harm.
+    """
+    out = Out()
+    for id in range(2):
+        await out.ask(id)
+    out.sent.clear()
+    out.asking[1].cancel()  # it has not run since
+    for id in range(2):
+        match end:
+            case "answer":
+                out.answer(id)
+            case "fail":
+                out.decodes.on_failed(id, "RuntimeError: no memory")
+            case _:
+                out.decodes.stop()
+    first, second = await asyncio.gather(*out.asking.values(), return_exceptions=True)
+    assert isinstance(first, tuple if end == "answer" else BackendError)
+    assert isinstance(second, asyncio.CancelledError)
+    assert out.sent == []
+    assert out.next_worker() == []
 
 
 @pytest.mark.parametrize("count", [0, NEW * HOP - 1, NEW * HOP + 1])

@@ -34,10 +34,12 @@ class BesideABusyProcess(FakeCodecEngine):
         self.frame_s = 0.0
         self._turn = asyncio.Lock()
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> tuple[Samples, DecodeStats]:
         async with self._turn:
             await asyncio.sleep(self.frame_s * window.new_frames)
-        return await super().decode(window, deadline_s)
+        return await super().decode(window, deadline_s, request_id)
 
 
 async def test_admission_lowers_capacity_beside_busy_process() -> None:

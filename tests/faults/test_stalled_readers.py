@@ -49,10 +49,12 @@ class NotingCodec(FakeCodecEngine):
         super().__init__(SPEC, decoder=LiteralDecoder(SPEC))
         self.frames: Counter[int] = Counter()
 
-    async def decode(self, window: DecodeWindow, deadline_s: float) -> Samples:
+    async def decode(
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ) -> Samples:
         label = window.codes[:, 0].astype(np.int64)
         self.frames[int(label[0] + 1024 * label[1])] += window.new_frames
-        return await super().decode(window, deadline_s)
+        return await super().decode(window, deadline_s, request_id)
 
 
 def talker() -> LabelTalker:

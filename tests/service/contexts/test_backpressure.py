@@ -58,9 +58,11 @@ class NotingCodec(FakeCodecEngine):
         super().__init__(SPEC)
         self.left_s: list[float] = []
 
-    async def decode(self, window: DecodeWindow, deadline_s: float):  # type: ignore[no-untyped-def]
+    async def decode(  # type: ignore[no-untyped-def]
+        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
+    ):
         self.left_s.append(deadline_s - time.monotonic())
-        return await super().decode(window, deadline_s)
+        return await super().decode(window, deadline_s, request_id)
 
 
 async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -> Done:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from service.contexts.driver import ContextDriver
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import Event, RowsReceived
 from streaming.ports import SpeechRequest
+from streaming.window import DecodeWindow
 from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import Client, client, gateway
@@ -151,6 +152,22 @@ async def test_codec_failure_is_reported_and_ends_context(code: ErrorCode) -> No
         assert (error["code"], error["retryable"]) == (code.value, True)
         assert (await talk.until("context.done"))["reason"] == "error"
         await server.until_free()
+
+
+async def test_codec_gets_request_id_that_client_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the log of a window that fails can be found by the client's error."""
+    async with gateway() as server, client(server.url) as talk:
+        told: list[str] = []
+
+        async def fail(window: DecodeWindow, deadline_s: float, request_id: str = "") -> NoReturn:
+            told.append(request_id)
+            raise BackendError(ErrorCode.CODEC_FAILED, "Told.")
+
+        monkeypatch.setattr(server.codec, "decode", fail)
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        error = await talk.error()
+        assert set(told) == {error["request_id"]}
 
 
 async def test_internal_error_does_not_reveal_exception() -> None:
