@@ -14,6 +14,7 @@ from streaming.chunk_schedule import (
     ChunkDecision,
     ChunkSchedule,
     PaceBounds,
+    ScheduleSettings,
     start_frames,
     sustainable_frames,
 )
@@ -144,17 +145,51 @@ def test_held_back_frames_for_slow_talker_are_limited() -> None:
     assert schedule.decide(0.0).new_frames == SETTINGS.max_chunk_frames
 
 
-def test_smallest_sustainable_chunk_outlasts_its_decode() -> None:
+@pytest.mark.parametrize("slower", [1, 4, 16])
+def test_sustainable_chunk_is_smallest_allowed_that_outlasts_its_decode(slower: int) -> None:
+    """Or the largest allowed, if none does."""
     for seed in range(200):
         case = random_case(seed)
-        context = case.settings.left_context_frames + case.settings.lookahead_frames
-        m0 = sustainable_frames(case.settings, case.bounds)
+        settings, bounds = case.settings, case.bounds
+        bounds = replace(
+            bounds,
+            queue_s=slower * bounds.queue_s,
+            decode_fixed_s=slower * bounds.decode_fixed_s,
+            decode_frame_s=slower * bounds.decode_frame_s,
+        )
+        context = settings.left_context_frames + settings.lookahead_frames
+        lasting = [
+            frames
+            for frames in range(settings.min_chunk_frames, settings.max_chunk_frames)
+            if frames * FRAME_S >= bounds.queue_s + bounds.decode_s(context + frames)
+        ]
+        smallest = lasting[0] if lasting else settings.max_chunk_frames
+        assert sustainable_frames(settings, bounds) == smallest
 
-        def spare_s(frames: int, bounds: PaceBounds = case.bounds, more: int = context) -> float:
-            cost_s = bounds.queue_s + bounds.decode_s(more + frames)
-            return frames * FRAME_S - cost_s
 
-        assert spare_s(m0) >= -1e-6
-        assert m0 == case.settings.min_chunk_frames or spare_s(m0 - 1) < 1e-6
-    hopeless = replace(BOUNDS, decode_frame_s=FRAME_S)
-    assert sustainable_frames(SETTINGS, hopeless) == SETTINGS.max_chunk_frames
+def lasts(
+    frames: int, settings: ScheduleSettings, bounds: PaceBounds, left: int, lead_s: float
+) -> bool:
+    """Whether a first chunk cannot end in an underrun, by the definition in steps 2 and 5."""
+    m0, slow_s = sustainable_frames(settings, bounds), max(0.0, bounds.row_s - FRAME_S)
+    window = settings.left_context_frames + m0 + settings.lookahead_frames
+    decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window) + bounds.trimmed_s
+    next_s = m0 * bounds.row_s + bounds.burst_s + decoded_s + left * slow_s
+    first = settings.first_lookahead_frames + (0 if slow_s else frames)
+    heard_s = max(lead_s, bounds.decode_floor * bounds.decode_s(first))
+    in_time = heard_s + frames * (FRAME_S + slow_s) >= next_s - 1e-9
+    return in_time and frames >= m0 and frames * FRAME_S >= decoded_s - 1e-9
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 0.01, 0.1, 1.0])
+def test_first_chunk_is_smallest_that_cannot_underrun(lead_s: float) -> None:
+    """A larger one would be heard later."""
+    for seed in range(300):
+        case = random_case(seed)
+        settings, bounds = replace(case.settings, max_hold_frames=200), case.bounds
+        found = start_frames(
+            settings, bounds, left_frames=300, lead_s=lead_s, trimmed_s=bounds.trimmed_s
+        )
+        sizes = range(1, settings.max_hold_frames)
+        enough = (n for n in sizes if lasts(n, settings, bounds, 300, lead_s))
+        assert found == next(enough, settings.max_hold_frames)
