@@ -156,9 +156,8 @@ def start_frames(
         # per frame.
         need_s += left_frames * (bounds.row_s - settings.frame_s)
         per_frame_s, floor_frame_s = bounds.row_s, 0.0
-    frames = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
-    if lead_s > 0:
-        frames = min(frames, ceil((need_s - lead_s) / per_frame_s - _EPS))
+    heard_first = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
+    frames = min(heard_first, ceil((need_s - lead_s) / per_frame_s - _EPS))
     # Even if it is sent late, it must last while the next chunk is decoded.
     least = max(m0, ceil(decoded_s / settings.frame_s - _EPS))
     return min(settings.max_hold_frames, max(least, frames))
