@@ -153,6 +153,32 @@ async def test_cancelled_encode_withdraws_clip() -> None:
     assert len(sent) == 2, "the next worker does not get it"
 
 
+@pytest.mark.parametrize("end", ["answer", "fail", "stop"])
+async def test_worker_hears_no_more_of_clip_that_has_ended(end: str) -> None:
+    """Another one, whose caller gives up at this very moment, does no harm."""
+    sent: list[Encode | Cancel] = []
+    encodes = PendingEncodes(sent.append, 2)
+    asking = [
+        asyncio.create_task(encodes.encode(id, clip(), SPEC.hop_length, 60.0)) for id in range(2)
+    ]
+    await asyncio.sleep(0)
+    sent.clear()
+    asking[1].cancel()  # it has not run since
+    for id in range(2):
+        match end:
+            case "answer":
+                encodes.on_message(Encoded(id, np.zeros((2, 5), "<i2").tobytes(), 2))
+            case "fail":
+                assert encodes.on_failed(id, bad_clip=False)
+            case _:
+                encodes.stop()
+    first, second = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(first, np.ndarray if end == "answer" else BackendError)
+    assert isinstance(second, asyncio.CancelledError)
+    encodes.on_ready()
+    assert sent == []
+
+
 async def test_encode_without_encoder_is_unsupported() -> None:
     async with odd("deaf") as engine:
         assert not engine.can_encode
