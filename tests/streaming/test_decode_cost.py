@@ -40,9 +40,18 @@ def test_fixed_cost_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [(0, 0.0, 0.0), (1, -1.0, 0.0), (1, 0.0, float("nan")), (1, 0.0, float("inf"))]
+    "wrong",
+    [
+        (0, 0.0, 0.0),
+        (1, -1.0, 0.0),
+        (1, 0.0, float("nan")),
+        (1, 0.0, float("inf")),
+        (1, 0.0, 0.0, 0.0, 0),  # in a batch of no window
+    ],
 )
-def test_observe_refuses_impossible_measurement(wrong: tuple[int, float, float]) -> None:
+def test_observe_refuses_impossible_measurement(
+    wrong: tuple[int, float, float] | tuple[int, float, float, float, int],
+) -> None:
     with pytest.raises(ValueError, match="window"):
         DecodeCostEstimator(PRIOR).observe(*wrong)
 

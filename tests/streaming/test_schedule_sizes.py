@@ -66,6 +66,25 @@ def test_chunk_is_limited_by_codec_share_but_sustainable() -> None:
     assert second(1.0, finished=True) > second(0.6, finished=True) > second(0.01)
 
 
+@pytest.mark.parametrize("growth", [1.0, 2.0, 100.0])
+def test_burst_of_rows_leaves_half_of_time_until_deadline(growth: float) -> None:
+    """A chunk above its target does not occupy the codec until its own deadline."""
+    settings = replace(SETTINGS, growth=growth, max_chunk_frames=500)
+    bounds = replace(BOUNDS, decode_frame_s=0.004)
+    schedule = ChunkSchedule(settings, bounds)
+    schedule.on_frames(20)
+    first = schedule.decide(0.0)
+    schedule.on_emitted(first.new_frames, first.lookahead)
+    schedule.on_sent(first.new_frames, 0.0)
+    schedule.on_frames(1000)
+    chosen = schedule.decide(0.0)
+    start_by = schedule.dry_at - bounds.wait_s - bounds.decode_s(first.new_frames)
+    in_time = start_by / bounds.decode_frame_s
+    target = max(sustainable_frames(settings, bounds), growth * first.new_frames)
+    assert 0 < chosen.new_frames <= max(target, in_time / 2)
+    assert (chosen.new_frames > target) == (growth < 100.0)
+
+
 def test_chunk_outlasts_wait_for_beginners_despite_small_codec_share() -> None:
     bounds = replace(BOUNDS, decode_frame_s=0.004, codec_share=0.01, beginners_s=0.2)
     schedule = ChunkSchedule(SETTINGS, bounds, dry_at=5.0)
