@@ -319,7 +319,7 @@ class ChunkSchedule:
             if count < smallest:
                 continue
             seen = ready if self._finished else ready + lookahead - complete
-            due = start_by - bounds.decode_frame_s * min(count + lookahead, seen)
+            due = start_by - bounds.decode_frame_s * (count + lookahead)
             fit = _fitting(start_by - now, bounds.decode_frame_s, lookahead, seen)
             if fit < smallest:
                 if complete > self._narrowest:
