@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from codec.batching import BatchLimits, DecodeCost
+from codec.clips import ClipThread
 from codec.decode_loop import DecodeLoop
 from codec.fake import FakeDecoder
 from codec.messages import (
@@ -16,6 +20,7 @@ from codec.messages import (
     Decode,
     Decoded,
     Decoding,
+    Encode,
     Failed,
     decode_message,
     samples_of,
@@ -111,10 +116,66 @@ def test_cancelled_windows_are_not_answered() -> None:
     assert [m.id for m in link.answers(Decoded)] == [2]
 
 
+def test_window_marked_alone_is_decoded_by_itself() -> None:
+    """It may have killed a worker, and no other window may fail with it."""
+    suspect = msgspec.structs.replace(message(2), alone=True)
+    link = run([[message(1), suspect, message(3)]])
+    assert [m.ids for m in link.answers(Decoding)] == [[1, 3], [2]]
+    assert {m.id: m.batch for m in link.answers(Decoded)} == {1: 2, 2: 1, 3: 2}
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_long_window_yields_to_playing_streams_if_its_own_begins(begins: bool) -> None:
+    due = time.monotonic()
+    long = msgspec.structs.replace(message(1, new=104, deadline_s=due), begins=begins)
+    link = run([[long, message(2, deadline_s=due + 0.001)]])
+    order = [id for m in link.answers(Decoding) for id in m.ids]
+    assert order == ([1, 2, *[1] * 12] if begins else [*[1] * 13, 2])
+
+
+def test_cancelled_clip_is_not_encoded_after_the_one_before_it() -> None:
+    begun, cancelled, done = threading.Event(), threading.Event(), threading.Event()
+    encoded: list[int] = []
+
+    class Encoder:
+        def encode(self, samples: Samples) -> np.ndarray:
+            encoded.append(int(samples[0]))
+            if samples[0] == 1:
+                begun.set()
+                assert cancelled.wait(60)
+            elif samples[0] == 3:
+                done.set()
+            return np.zeros((2, 1), np.int16)
+
+    class ClipLink(ScriptedLink):
+        def receive(self, *, wait: bool) -> list:
+            if len(self.waited) == 1:
+                assert begun.wait(60)
+            elif len(self.waited) == 2:
+                cancelled.set()
+                assert done.wait(60)
+            return super().receive(wait=wait)
+
+    first, second, third = (Encode(id, np.full(4, id, "<f4").tobytes()) for id in (1, 2, 3))
+    link = ClipLink([[first, second, third], [Cancel(2), Cancel(9)]])
+    clips = ClipThread(link.send, Encoder)
+    loop = DecodeLoop(link, FakeDecoder(SPEC), DecodeCost(0.0, 0.0), BatchLimits(), clips)
+    with pytest.raises(LinkClosed):
+        loop.run()
+    assert encoded == [1, 3]
+
+
 def test_long_window_can_be_cancelled_between_pieces() -> None:
     link = run([[message(1, new=50)], [], [Cancel(1)]])
     assert len(link.answers(Decoding)) == 2
     assert link.answers(Decoded) == []
+
+
+def test_batch_of_long_window_is_the_largest_of_its_pieces() -> None:
+    link = run([[message(1, new=24), message(2, new=24)], [], [Cancel(2)]])
+    assert [m.ids for m in link.answers(Decoding)] == [[1, 2], [1, 2], [1]]
+    (answer,) = link.answers(Decoded)
+    assert (answer.id, answer.batch) == (1, 2)
 
 
 def test_failing_window_does_not_fail_its_batch() -> None:
