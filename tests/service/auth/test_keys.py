@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.access.hosts import is_known, is_loopback
+from service.access.hosts import called_by_address, is_known, is_loopback
 from service.auth.authenticator import Failures, answered_subprotocol, presented_key
 from service.auth.caller import Caller
 from service.auth.keys import (
@@ -338,6 +338,9 @@ def test_wrong_keys_are_counted_per_address() -> None:
         ("a.example.org", "10.0.0.5", ("*.example.org",), True),
         ("example.org", "10.0.0.5", ("*.example.org",), False),
         ("evilexample.org", "10.0.0.5", ("*.example.org",), False),
+        ("evil.speech.example.org", "10.0.0.5", ("speech.example.org",), False),
+        ("evil-peech.example.org", "10.0.0.5", ("speech.example.org",), False),
+        ("page.localhost:8000", "10.0.0.5", (), True),
         ("anything", "0.0.0.0", (), True),
         ("anything", "0.0.0.0", ("speech.example.org",), False),
         ("anything", "10.0.0.5", ("*",), True),
@@ -351,11 +354,30 @@ def test_is_known_accepts_only_bound_and_allowed_hosts(
         assert not is_known([host, "evil.example"], bound, allowed)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "is_address"),
+    [
+        (["10.1.2.3:8000"], True),
+        (["[2001:db8::1]:8000"], True),
+        (["10.1.2.3", "evil.example"], False),  # a proxy and the service may choose differently
+        (["10.1.2.3.evil.example"], False),
+        (["localhost"], False),
+        ([""], False),
+        ([], False),
+    ],
+)
+def test_only_requests_to_addresses_alone_cannot_be_rebound(
+    hosts: list[str], is_address: bool
+) -> None:
+    assert called_by_address(hosts) is is_address
+
+
 def test_allowed_hosts_are_normalised_or_refused() -> None:
-    settings = load_settings(allowed_hosts="Speech.Example.org:443, [::2],")
-    assert settings.allowed_hosts == ("speech.example.org", "::2")
-    with pytest.raises(SettingsError, match="not a host"):
-        load_settings(allowed_hosts="https://speech.example.org/")
+    settings = load_settings(allowed_hosts="Speech.Example.org:443, [::2], 2001:DB8::1,")
+    assert settings.allowed_hosts == ("speech.example.org", "::2", "2001:db8::1")
+    for wrong in ("https://speech.example.org/", "me@speech.example.org", ":8000"):
+        with pytest.raises(SettingsError, match="not a host"):
+            load_settings(allowed_hosts=wrong)
     assert not is_loopback("128.0.0.1")
     assert is_loopback("127.9.9.9")
 
