@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from embedded.training.scripts import Utterance, write
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
 from talker.noise import NOISE_BITS, log_uniform
 from talker.reference import uniform
-from talker.sampler import DelayedRowSampler, Draw, choose_codes
+from talker.sampler import RAS_KEY, DelayedRowSampler, Draw, choose_codes, draw_of
 
 BOOKS, CODES, STOP = 4, 10, 3
 BOC, EOC = 8, 9
@@ -212,6 +213,48 @@ def test_sampler_step_reads_no_value_from_device(batch: int, mixed: bool) -> Non
         rows.table.look_up(ids)
     assert (ids.shape, codes.shape) == ((batch,), (batch, BOOKS))
     assert codes.dtype == torch.int32
+
+
+def test_draw_keeps_parameters_of_each_request() -> None:
+    """vLLM drops the top-k of greedy requests; its warm-up requests have neither it nor a seed."""
+
+    def params(*values: object, extra: dict[str, object] | None = None) -> SimpleNamespace:
+        names = ("temperature", "top_k", "top_p", "seed")
+        return SimpleNamespace(**dict(zip(names, values, strict=True)), extra_args=extra)
+
+    asked = [
+        params(0.5, 7, 0.9, 11, extra={RAS_KEY: (6, 2)}),
+        params(0.0, 0, 1.0, 12, extra={"other": 1}),
+        params(1.5, -1, 0.8, None),
+        params(1.0, 0, 1.0, 0),
+    ]
+    draw = draw_of(asked, CODES, watches_repetition=True)
+    assert draw.temperature.tolist() == [0.5, 1.0, 1.5, 1.0]
+    assert draw.top_k.tolist() == [7, 1, CODES, CODES]
+    assert draw.top_p.tolist() == pytest.approx([0.9, 1.0, 0.8, 1.0])
+    assert draw.seed.tolist() == [11, 12, 0, 0]
+    assert (draw.widest, draw.same_width) == (CODES, False)
+    assert draw.repetition is not None
+    assert draw.repetition.window.tolist() == [6, 0, 0, 0]
+    assert draw.repetition.most.tolist() == [2, 1, 1, 1]
+    alike = draw_of(asked[:1] * 2, CODES, watches_repetition=False)
+    assert (alike.widest, alike.same_width, alike.repetition) == (7, True, None)
+
+
+def test_move_changes_every_tensor_of_draw() -> None:
+    extra = {RAS_KEY: (6, 2)}
+    one = SimpleNamespace(temperature=1.0, top_k=3, top_p=0.5, seed=1, extra_args=extra)
+    for watches in (False, True):
+        draw = draw_of([one], CODES, watches_repetition=watches)
+        moved = draw.moved(lambda column: column + 10)
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            assert getattr(moved, name).item() == getattr(draw, name).item() + 10
+        assert (moved.widest, moved.same_width) == (draw.widest, draw.same_width)
+        if not watches:
+            assert moved.repetition is None
+        else:
+            assert moved.repetition is not None
+            assert (moved.repetition.window.item(), moved.repetition.most.item()) == (16, 12)
 
 
 def test_lost_requests_are_those_with_stale_tokens() -> None:
