@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import httpx
@@ -178,7 +179,7 @@ async def test_unsent_audio_of_vanished_client_counts_as_wasted(
 def test_audio_revoked_by_cancel_counts_as_unsent() -> None:
     metrics = Metrics("test", "fake")
     report = ContextReport(
-        queue_s=0.0,
+        queue_s=0.3,
         ttfa_s=0.1,
         leading_silence_s=0.0,
         audio_s=3.0,
@@ -198,6 +199,10 @@ def test_audio_revoked_by_cancel_counts_as_unsent() -> None:
         'tts_underruns_total{protocol="native"} 2.0',
         'tts_contexts_gap_free_total{protocol="native"} 0.0',
         'tts_underrun_seconds_sum{protocol="native"} 0.5',
+        'tts_time_to_first_audio_seconds_sum{protocol="native"} 0.1',
+        'tts_queue_seconds_sum{protocol="native"} 0.3',
+        'tts_real_time_factor_sum{protocol="native"} 0.2',
+        'tts_characters_total{protocol="native"} 7.0',
     ):
         assert line in text, line
 
@@ -321,6 +326,67 @@ async def test_hostile_client_adds_no_series() -> None:
         after = await scrape(server)
     assert after.keys() == before.keys()
     assert value(after, "tts_contexts_total", protocol="native", outcome="complete") == 1
+
+
+def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
+    bounds = SimpleNamespace(row_s=1, burst_s=2, wait_s=3, decode_fixed_s=4, decode_frame_s=5)
+    accounts = {
+        name: SimpleNamespace(contexts=n, connections=n + 1, characters=n + 2, refusals=n + 3)
+        for name, n in (("a", 20), ("b", 30))
+    }
+    talker = SimpleNamespace(live=6, outstanding=10, is_ready=True, restarts=7)
+    codec = SimpleNamespace(
+        outstanding=8, takeovers=9, is_ready=False, has_spare_ready=True, restarts=11,
+        spec=SimpleNamespace(frame_s=0.04),
+    )  # fmt: skip
+    runtime = SimpleNamespace(
+        authority=SimpleNamespace(key_count=12, is_current=True),
+        admission=SimpleNamespace(active=13, capacity=14),
+        engine_pace=SimpleNamespace(has_begun=True, bounds=lambda: bounds),
+        accounts=SimpleNamespace(tenants=lambda: accounts.items()),
+        talker=talker, codec=codec, connections=15, is_ready=False, is_draining=True,
+    )  # fmt: skip
+    collector = names.RuntimeCollector(runtime)  # type: ignore[arg-type]
+    figures = {
+        "".join([sample.name, *map(" {}".format, sample.labels.values())]): sample.value
+        for family in collector.collect()
+        for sample in family.samples
+    }
+    tenants = {
+        f"tts_tenant_{name} {tenant}": first + n
+        for tenant, first in (("a", 20), ("b", 30))
+        for n, name in enumerate(
+            ["contexts_active", "connections_active", "characters_total", "refusals_total"]
+        )
+    }
+    assert figures == tenants | {
+        "tts_ready": 0,
+        "tts_draining": 1,
+        "tts_connections_active": 15,
+        "tts_contexts_active": 13,
+        "tts_capacity_contexts": 14,
+        "tts_codec_windows": 8,
+        "tts_event_loop_tasks": 0,
+        "tts_api_keys": 12,
+        "tts_api_keys_current": 1,
+        "tts_frame_seconds": 0.04,
+        "tts_pace_row_seconds": 1,
+        "tts_pace_burst_seconds": 2,
+        "tts_pace_codec_queue_seconds": 3,
+        "tts_pace_decode_fixed_seconds": 4,
+        "tts_pace_decode_frame_seconds": 5,
+        "tts_talker_requests working": 6,
+        "tts_talker_requests waiting": 4,
+        "tts_worker_up talker": 1,
+        "tts_worker_up codec": 0,
+        "tts_worker_up codec_spare": 1,
+        "tts_worker_restarts_total talker": 7,
+        "tts_worker_restarts_total codec": 11,
+        "tts_codec_takeovers_total": 9,
+    }
+    talker.live = 12  # the last step counts requests that the gateway has since ended
+    requests = next(f for f in collector.collect() if f.name == "tts_talker_requests")
+    assert [sample.value for sample in requests.samples] == [10, 0]
 
 
 async def test_metrics_are_available_while_engines_load() -> None:
