@@ -178,18 +178,21 @@ def test_batch_of_long_window_is_the_largest_of_its_pieces() -> None:
     assert (answer.id, answer.batch) == (1, 2)
 
 
-def test_failing_window_does_not_fail_its_batch() -> None:
+def test_failing_window_does_not_fail_its_batch(caplog: pytest.LogCaptureFixture) -> None:
     link = run([[message(1), message(2, code=13), message(3)]], Moody(SPEC))
     assert [m.id for m in link.answers(Decoded)] == [1, 3]
     assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "decode_failed")]
     assert [m.ids for m in link.answers(Decoding)] == [[1, 2, 3], [1], [2], [3]]
+    assert len(caplog.records) == 1
+    assert "RuntimeError: superstition" in caplog.text
 
 
 @pytest.mark.parametrize("code", [-1, 100])
-def test_special_codes_fail_only_their_window(code: int) -> None:
+def test_special_codes_fail_only_their_window(code: int, caplog: pytest.LogCaptureFixture) -> None:
     link = run([[message(1), message(2, code=code)]])
     assert [m.id for m in link.answers(Decoded)] == [1]
     assert [(m.id, m.reason) for m in link.answers(Failed)] == [(2, "bad_window")]
+    assert not caplog.records, "a client's window fills no log"
 
 
 def test_worker_refuses_malformed_and_duplicate_windows() -> None:
@@ -216,7 +219,7 @@ def test_window_beyond_full_queue_is_refused() -> None:
 def test_queue_time_of_long_window_ends_with_its_first_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = 0.0
+    now = 50.0
 
     class Slow(FakeDecoder):
         def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
