@@ -88,6 +88,8 @@ class ChildProcess(Generic[M]):
         self._last_heard = 0.0
         #: Whether it has reported ready and not ended since.
         self.is_up = False
+        #: Its exit status once it has ended; of a signal that killed it, the negative number.
+        self.exit_status: int | None = None
 
     @property
     def pid(self) -> int | None:
@@ -142,7 +144,7 @@ class ChildProcess(Generic[M]):
         finally:
             if self._writer is None:
                 ours.close()
-            await self._clean_up(process, output)
+            await self._clean_up(process, output, is_ending=receiver.is_at_end)
 
     async def _launch(
         self, link: socket.socket, output: OutputLogger, env: Mapping[str, str]
@@ -184,15 +186,17 @@ class ChildProcess(Generic[M]):
             elif isinstance(result, Exception):
                 log.error("watching a child failed", exc_info=result)
 
-    async def _clean_up(self, process: asyncio.subprocess.Process, output: OutputLogger) -> None:
+    async def _clean_up(
+        self, process: asyncio.subprocess.Process, output: OutputLogger, *, is_ending: bool
+    ) -> None:
+        """Kill the process, if it is not ``is_ending`` by itself, and wait for its end."""
         was_up, self.is_up = self.is_up, False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         self._process = None
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        if not is_ending:
+            _kill(process)
         if was_up:
             self._report(self._program.on_down)
         await _to_the_end(self._wait_for_end(process, output))
@@ -200,8 +204,14 @@ class ChildProcess(Generic[M]):
     async def _wait_for_end(
         self, process: asyncio.subprocess.Process, output: OutputLogger
     ) -> None:
-        """Wait for a killed process, and kill the processes that it has started."""
-        await process.wait()
+        """Wait for a process that ends or was killed, and kill the processes that it has started.
+        One that is slow to end is killed, but not sooner, since its exit status has the reason.
+        """
+        try:
+            self.exit_status = await asyncio.wait_for(process.wait(), _DRAIN_S)
+        except TimeoutError:
+            _kill(process)
+            self.exit_status = await process.wait()
         # The child's own processes (it leads a session) must not outlive it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -273,6 +283,12 @@ class _Receiver(asyncio.Protocol):
         self._receive, self._link = receive, link
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the child has closed the link."""
+        ended = self.ended
+        return ended.done() and not ended.cancelled() and ended.exception() is None
+
     def data_received(self, data: bytes) -> None:
         """Process messages, unless an earlier one ended the child."""
         if self.ended.done():
@@ -292,6 +308,13 @@ class _Receiver(asyncio.Protocol):
                 self.data_received(data)
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process unless it has ended."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

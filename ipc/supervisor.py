@@ -108,7 +108,10 @@ class Supervisor(Generic[M]):
                 return
             self.restarts += 1
             delay = _BACKOFF_S[min(max(failures - 1, 0), len(_BACKOFF_S) - 1)]
-            log.warning("child ended", extra={"child": module, "restart_in_s": delay})
+            told: dict[str, object] = {"child": module, "restart_in_s": delay}
+            if self._child.exit_status is not None:
+                told["exit_status"] = self._child.exit_status
+            log.warning("child ended", extra=told)
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:

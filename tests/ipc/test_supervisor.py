@@ -50,6 +50,16 @@ async def test_killed_child_is_restarted(nest: Nest) -> None:
     await nest.until(lambda: nest.said == ["still here"])
 
 
+async def test_log_tells_how_child_ended(nest: Nest, caplog: pytest.LogCaptureFixture) -> None:
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, signal.SIGKILL)
+    await nest.until(lambda: len(nest.pids) == 2)
+    nest.supervisor.send(nest.say("", then="die"))
+    await nest.until(lambda: len(nest.pids) == 3)
+    ends = [record for record in caplog.records if record.message == "child ended"]
+    assert [vars(end)["exit_status"] for end in ends] == [-signal.SIGKILL, 1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_child_ignores_sigint_and_sigterm(nest: Nest, number: int) -> None:
     assert nest.supervisor.pid is not None
