@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from service.auth.caller import current_caller
 
+_STDERR = 2
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -196,10 +197,23 @@ class LogHandler(logging.Handler):
             self._writer.write(line)
 
 
+def _stderr() -> IO[str]:
+    """Return stderr. If it was closed before the start, return the null device, which then also has
+    the standard descriptors that are free: a client's socket with one would get what libraries
+    print.
+    """
+    if sys.stderr is not None:
+        return sys.stderr
+    while (null := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    return os.fdopen(null, "w")
+
+
 def set_up(level: str, style: str) -> LogWriter:
     """Send all logs to stderr, and return their writer. ``auto`` is JSON except on a terminal."""
-    console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    writer = LogWriter(sys.stderr, as_json=not console)
+    stream = _stderr()
+    console = style == "console" or (style == "auto" and stream.isatty())
+    writer = LogWriter(stream, as_json=not console)
     handler = LogHandler(writer)
     handler.setLevel(level.upper())  # libraries' loggers have levels of their own
     handler.addFilter(name_caller)

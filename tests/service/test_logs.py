@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 from typing import TextIO
 
 import pytest
@@ -169,3 +171,19 @@ async def test_logs_contain_no_client_text(caplog: pytest.LogCaptureFixture) -> 
     lines = [formatter.format(record) for record in caplog.records]
     assert sum("client error" in line for line in lines) == 3
     assert not any("canary" in line for line in lines)
+
+
+def test_closed_stderr_takes_log_and_no_other_file_takes_its_descriptor() -> None:
+    program = (
+        "import os, socket\n"
+        "from service.logs import set_up\n"
+        "log = set_up('info', 'auto')\n"
+        "log.say('ready')\n"
+        "log.close(60.0)\n"
+        "print(log.flush(0.0), os.readlink('/proc/self/fd/2'), socket.socket().fileno() > 2)\n"
+    )
+    shell = 'exec "$0" -c "$1" 2>&- <&-'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, program], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True /dev/null True\n")
