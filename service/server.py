@@ -137,7 +137,7 @@ def _checked(config: ServerConfig) -> ServerConfig:
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
-        reason = error.strerror or error
+        reason = config.certificate_fault(error)
         raise Unable(f"the TLS certificate or its key cannot be used: {reason}") from error
     return config
 

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, MutableSet
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -301,6 +302,9 @@ class ConnectionLimits:
             oldest.give_up()
 
 
+_NO_PASSPHRASE = "none"
+
+
 class ServerConfig(uvicorn.Config):
     """uvicorn's settings, with TLS done by TlsHandshake instead of the listener."""
 
@@ -312,24 +316,36 @@ class ServerConfig(uvicorn.Config):
         self.limits.tls, self.ssl = self.ssl, None
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again. If they cannot be used, the old ones stay."""
+        """Read the certificate and its key again. If they cannot be used, the old ones stay.
+
+        For the passphrase of an encrypted key OpenSSL would ask the terminal, and block all
+        clients until somebody typed one, so it gets a wrong one.
+        """
         if self.limits.tls is None:
             return
         try:
             fresh = create_ssl_context(
                 str(self.ssl_certfile),
                 self.ssl_keyfile,
-                self.ssl_keyfile_password,
+                self.ssl_keyfile_password or _NO_PASSPHRASE,
                 self.ssl_version,
                 self.ssl_cert_reqs,
                 self.ssl_ca_certs,
                 self.ssl_ciphers,
             )
         except OSError as error:  # ssl.SSLError is one
-            log.error("the certificate cannot be used", extra={"reason": error.strerror})
+            reason = self.certificate_fault(error)
+            log.error("the certificate cannot be used", extra={"reason": reason})
             return
         self.limits.tls = fresh
         log.info("the certificate was read again")
+
+    def certificate_fault(self, error: OSError) -> str:
+        """Return why the certificate or its key cannot be used, for operators."""
+        with contextlib.suppress(OSError):
+            if b"ENCRYPTED" in Path(self.ssl_keyfile or str(self.ssl_certfile)).read_bytes():
+                return "the key is encrypted"  # OpenSSL only says that an argument is invalid
+        return error.strerror or str(error)
 
 
 class HttpProtocol(H11Protocol):

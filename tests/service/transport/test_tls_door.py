@@ -213,3 +213,27 @@ def test_certificate_is_reloaded_and_broken_file_is_ignored(
     files[0].write_text("no certificate")
     config.reload_certificate()
     assert config.limits.tls is second
+
+
+def test_encrypted_key_is_named_and_reload_asks_no_terminal_for_its_passphrase(
+    certificate: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    key = tmp_path / "key.pem"
+    key.write_bytes(certificate[1].read_bytes())
+    config = server_config(FastAPI(), Settings(**tls((certificate[0], key))), 1)
+    config.load()
+    first = config.limits.tls
+    subprocess.run(
+        ["openssl", "rsa", "-aes256", "-passout", "pass:secret",
+         "-in", str(certificate[1]), "-out", str(key)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    config.reload_certificate()
+    assert config.limits.tls is first
+    (refused,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert vars(refused)["reason"] == "the key is encrypted"
+    assert "phrase" not in capfd.readouterr().err
