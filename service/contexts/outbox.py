@@ -20,6 +20,11 @@ class Item(NamedTuple):
     on_written: Callable[[], None] | None = None
 
 
+#: Room that the audio of a whole utterance leaves for messages before it, and for the end of its
+#: context after it.
+_SPARE_BYTES = 2048
+
+
 class Outbox:
     """A queue bounded in bytes, with writers that never wait and one reader."""
 
@@ -42,10 +47,11 @@ class Outbox:
         (``text_too_long``) if it would have none even in an empty queue, so that its client is not
         closed as slow.
         """
-        if size > self._max_bytes:
+        most = self._max_bytes - _SPARE_BYTES
+        if size > most - _SPARE_BYTES:
             message = "The audio of this text is too long for one piece: split it, or use chunks."
             raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
-        if self.queued_bytes + size > self._max_bytes:
+        if self.queued_bytes + size > most:
             message = "Too much other audio is waiting to be sent on this socket."
             raise CapacityError(ErrorCode.OVERLOADED, message)
 

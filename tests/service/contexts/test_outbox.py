@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
+
 from service.contexts.outbox import Item, Outbox
+from streaming.protocol.binary import HEADER_BYTES
+from tests.service.live import client, gateway
 
 
 async def test_outbox_keeps_order_and_reports_end() -> None:
@@ -54,3 +58,20 @@ async def test_outbox_over_limit_drops_all_items_and_sets_overflowed() -> None:
     box.put(Item("z"))
     box.close(Item("why"))
     assert [await box.get(), await box.get()] == [Item("why"), None]
+
+
+async def test_whole_audio_leaves_room_for_messages_after_it() -> None:
+    """Without it, the end of the context would close its client as slow, with its audio unsent."""
+    text = "A sentence that is long enough to need more than the least limit of an outbox."
+    async with gateway() as server:
+        samples = server.whole(text)
+    size = HEADER_BYTES + samples.nbytes
+    for most, fits in ((size + 200, False), (size + (4 << 10), True)):
+        async with gateway(max_outbox_bytes=most) as server, client(server.url) as talk:
+            handle = await talk.create(mode="whole")
+            await talk.send("text.append", context_id="c", text=text)
+            await talk.send("context.end", context_id="c")
+            if not fits:
+                assert (await talk.error())["code"] == "text_too_long"
+            await talk.until("context.done")
+            assert np.array_equal(talk.samples(handle), samples if fits else samples[:0])
