@@ -12,6 +12,9 @@ from types import ModuleType
 
 import pytest
 
+from service.dialects.errors import STATUS
+from streaming.errors import ErrorCode
+
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 RULE_TESTS = sorted(path.name for path in FOLDER.glob("rules*_test.yml"))
 
@@ -66,6 +69,17 @@ def test_faults_are_empty_for_query_with_known_names(check: ModuleType) -> None:
     )
     known = check.exported()
     assert list(check.faults(query, known, {"tts:gap_free:ratio_rate10m"})) == []
+
+
+def test_alerts_watch_every_error_that_is_the_services_own(check: ModuleType) -> None:
+    own = {code for code, status in STATUS.items() if status >= 500}
+    own -= {ErrorCode.NOT_READY, ErrorCode.DRAINING, ErrorCode.SLOW_CONSUMER}
+    recorded = {rule["record"]: rule["expr"] for rule in check.rules() if "record" in rule}
+    asked = [rule["expr"] for rule in check.rules() if "alert" in rule]
+    asked += [expr for name, expr in recorded.items() if any(name in query for query in asked)]
+    matchers = re.findall(r'tts_errors_total\{code=~?"([^"]+)"', " ".join(asked))
+    watched = {code for matcher in matchers for code in matcher.split("|")}
+    assert {code.value for code in own} - watched == set()
 
 
 def test_alerts_all_have_rule_tests(check: ModuleType) -> None:
