@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from service import tracing
 from service.server import exposure_fault
 from service.settings import PREFIX, SettingsError, load_settings
 from talker.engine import START_TIMEOUT_S
+from tests.deploy.container import ROOT
 from tests.deploy.manifests import (
     GPU_OVERLAYS,
     Objects,
@@ -41,6 +43,19 @@ def test_keys_are_mounted_read_only_from_operators_secret(
     assert ("Secret", volume["secret"]["secretName"]) not in objects, "keys are the operator's"
     monkeypatch.delenv(f"{PREFIX}API_KEYS_FILE")
     assert exposure_fault(load_settings()) is not None
+
+
+def test_pods_share_secret_of_tokens_from_documented_secret(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = configured(objects, monkeypatch)
+    (mount,) = [m for m in pod(objects)["containers"][0]["volumeMounts"] if m["name"] == "keys"]
+    files = [settings.api_keys_file, settings.token_secret_file]
+    assert None not in files, "each pod would refuse the tokens of the others"
+    assert {str(file.parent) for file in files if file} == {mount["mountPath"]}
+    page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
+    (made,) = re.findall(r"generic talkwire-api-keys ((?:.*\\\n)*.*)", page)
+    assert {file.name for file in files if file} == set(re.findall(r"--from-\w+=([\w.]+)", made))
 
 
 def test_startup_probe_outlasts_start_timeouts_of_workers(

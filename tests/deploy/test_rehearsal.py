@@ -70,7 +70,7 @@ async def test_pod_starts_speaks_and_drains_without_cutting_speech() -> None:
     main = pod["containers"][0]
     startup, ready, live = (main[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
     keys = {"keys": [entry("the-key", "acme")]}
-    secrets = {"talkwire-api-keys": {"keys.json": json.dumps(keys)}}
+    secrets = {"talkwire-api-keys": {"keys.json": json.dumps(keys), "tokens": "0" * 64}}
     with container(pod, settings, free_port(), free_port(), secrets) as running:
         until("it answers probes", passes(running, live), 60)
         patience_s = startup["periodSeconds"] * startup["failureThreshold"]
