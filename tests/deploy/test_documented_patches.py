@@ -58,10 +58,29 @@ def test_api_keys_can_be_removed_by_patch(overlay: str, tmp_path: Path) -> None:
     assert {"tmp", "cache", "shm"} <= mounted <= volumes
 
 
-def test_cache_can_be_host_path(tmp_path: Path) -> None:
-    objects = own(tmp_path, "gpu-single", **documented("hostPath:"))
-    (volume,) = [v for v in pod(objects)["volumes"] if v["name"] == "cache"]
-    assert set(volume) == {"name", "hostPath"}
+#: What the Pod Security level "restricted" lets pods mount.
+RESTRICTED_VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),
+    *("projected", "secret"),
+}
+
+
+@pytest.mark.parametrize("overlay", ["gpu-single", "multi-node"])
+def test_cache_can_be_on_nodes_and_pods_stay_restricted(overlay: str, tmp_path: Path) -> None:
+    objects = own(tmp_path, overlay, **documented("kind: PersistentVolumeClaim"))
+    levels = objects["Namespace", "talkwire"]["metadata"]["labels"]
+    assert levels["pod-security.kubernetes.io/enforce"] == "restricted"
+    pods = [
+        o["spec"]["template"]["spec"] for o in objects.values() if "template" in o.get("spec", {})
+    ]
+    kinds = {kind for one in pods for volume in one["volumes"] for kind in set(volume) - {"name"}}
+    assert kinds <= RESTRICTED_VOLUMES
+    claim = objects["PersistentVolumeClaim", "talkwire-cache"]["spec"]
+    volume = documented("hostPath:")
+    assert claim["volumeName"] == volume["metadata"]["name"]
+    assert claim["storageClassName"] == volume["spec"]["storageClassName"] == ""
+    assert claim["accessModes"] == volume["spec"]["accessModes"]
+    assert claim["resources"]["requests"] == volume["spec"]["capacity"]
 
 
 def test_autoscaler_query_uses_overlay_namespace(tmp_path: Path) -> None:
