@@ -46,9 +46,11 @@ class Prometheus:
             raise PrometheusError(f"{body.get('error') or body.get('warnings')}")
         return body["data"]
 
-    async def values(self, query: str) -> list[float]:
-        """The series' values now, without NaN. Raises PrometheusError."""
-        data = await self._get("query", query=query)
+    async def values(self, query: str, at: float) -> list[float]:
+        """The series' values ``at`` that time (seconds since 1970), without NaN. Raises
+        PrometheusError.
+        """
+        data = await self._get("query", query=query, time=str(at))
         values = [float(series["value"][1]) for series in data["result"]]
         return [value for value in values if not math.isnan(value)]
 

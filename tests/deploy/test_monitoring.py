@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,34 @@ def test_dashboard_has_inputs_unique_ids_and_no_overlap() -> None:
 def test_promtool_accepts_rules_and_rule_tests(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Slow:
+    """A Prometheus that answers, and notes for which moments it was asked."""
+
+    def __init__(self) -> None:
+        self.moments: list[float | None] = []
+
+    async def values(self, query: str, at: float | None = None) -> list[float]:
+        self.moments.append(at)
+        return [1.0]
+
+    async def bad_rules(self) -> list[tuple[str, str]]:
+        return []
+
+
+async def test_rehearsal_asks_for_the_moment_at_which_its_load_ended(check: ModuleType) -> None:
+    """However long the questions take, their ranges then still hold the load."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import rehearse
+    finally:
+        sys.path.remove(str(FOLDER))
+    server: Any = Slow()
+    assert await rehearse.complaints(server, has_tenants=True) == []
+    assert len(server.moments) > len(check.dashboard_queries())
+    assert set(server.moments) != {None}
+    assert len(set(server.moments)) == 1
 
 
 def test_rehearsal_without_prometheus_reports_requirement() -> None:
