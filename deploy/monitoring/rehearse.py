@@ -139,9 +139,10 @@ async def _break_off(client: Client) -> None:
 
 
 async def _err(client: Client) -> None:
+    # With the embedded voice an unknown name means the default voice, but an id never does.
     with contextlib.suppress(ServerError):
-        async with client.speak(voice="nobody"):
-            pass
+        async with client.speak(voice="voice_0000000000000000") as speech:
+            await speech.read()
 
 
 def filled(query: str) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 
 from service.dialects.errors import STATUS
 from streaming.errors import ErrorCode
+from talkwire_client import Client
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 RULE_TESTS = sorted(path.name for path in FOLDER.glob("rules*_test.yml"))
@@ -29,6 +31,17 @@ def check() -> ModuleType:
     finally:
         sys.path.remove(str(FOLDER))
     return check
+
+
+@pytest.fixture(scope="module")
+def rehearse(check: ModuleType) -> ModuleType:
+    """The module deploy/monitoring/rehearse.py, likewise."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import rehearse
+    finally:
+        sys.path.remove(str(FOLDER))
+    return rehearse
 
 
 def test_queries_have_no_faults(check: ModuleType) -> None:
@@ -142,18 +155,26 @@ class Slow:
         return []
 
 
-async def test_rehearsal_asks_for_the_moment_at_which_its_load_ended(check: ModuleType) -> None:
+async def test_rehearsal_asks_for_the_moment_at_which_its_load_ended(
+    check: ModuleType, rehearse: ModuleType
+) -> None:
     """However long the questions take, their ranges then still hold the load."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import rehearse
-    finally:
-        sys.path.remove(str(FOLDER))
     server: Any = Slow()
     assert await rehearse.complaints(server, has_tenants=True) == []
     assert len(server.moments) > len(check.dashboard_queries())
     assert set(server.moments) != {None}
     assert len(set(server.moments)) == 1
+
+
+async def test_rehearsal_makes_an_error_that_the_service_counts(
+    rehearse: ModuleType, tmp_path: Path
+) -> None:
+    async with rehearse.gateway(tmp_path) as (url, key), httpx.AsyncClient() as http:
+        async with Client(url.replace("http", "ws") + "/v1/tts/stream", api_key=key) as client:
+            await rehearse._err(client)
+        metrics = (await http.get(f"{url}/metrics")).text
+    counts = re.findall(r'^tts_errors_total\{code="(\w+)"\} (\S+)$', metrics, re.M)
+    assert {code: float(count) for code, count in counts if float(count)} == {"unknown_voice": 1}
 
 
 def test_rehearsal_without_prometheus_reports_requirement() -> None:
