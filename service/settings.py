@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import reprlib
@@ -82,6 +83,9 @@ File = Annotated[Path, BeforeValidator(_check_path)]
 
 
 _SECRET_FILES = ("api_keys_file", "token_secret_file", "tls_key")
+
+#: Characters of an unknown name that are compared; the comparison of long ones takes long.
+_MAX_NAME = 100
 
 
 class SettingsError(Exception):
@@ -267,8 +271,8 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         if name.upper().startswith(PREFIX) and name.upper() not in _CLIENTS_OWN
     }
     if unknown := sorted(environment.keys() - Settings.model_fields.keys()):
-        names = ", ".join(PREFIX + name.upper() for name in unknown)
-        raise SettingsError(f"unknown settings in the environment: {names}")
+        names = (PREFIX + name.upper() + _hint(name, in_environment=True) for name in unknown)
+        raise SettingsError(f"unknown settings in the environment: {', '.join(names)}")
     values = _read_file(config) if config else {}
     values |= environment
     values |= {name: value for name, value in overrides.items() if value is not None}
@@ -284,11 +288,21 @@ def _describe(fault: Mapping[str, Any]) -> str:
     validators of this module show it themselves.
     """
     name = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"{name}: no such setting{_hint(name)}"
     message = fault["msg"].removeprefix("Value error, ")
-    is_shown = fault["type"] not in ("value_error", "extra_forbidden")
-    if is_shown and name not in _SECRET_FILES:
+    if fault["type"] != "value_error" and name not in _SECRET_FILES:
         message += f", not {reprlib.repr(fault['input'])}"
     return f"{name}: {message}".removeprefix(": ")
+
+
+def _hint(unknown: str, *, in_environment: bool = False) -> str:
+    """Return a question with the setting whose name is the nearest; empty if none is near."""
+    near = difflib.get_close_matches(unknown[:_MAX_NAME], Settings.model_fields, 1)
+    if not near:
+        return ""
+    meant = PREFIX + near[0].upper() if in_environment else near[0]
+    return f" (did you mean {meant}?)"
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -42,6 +42,36 @@ def test_unknown_settings_are_refused_in_file_and_environment(
 
 
 @pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("prot", "prot: no such setting (did you mean port?)"),
+        ("max_context", "max_context: no such setting (did you mean max_contexts?)"),
+        ("xyzzy", "xyzzy: no such setting"),
+        ("x" * 10_000, "x" * 10_000 + ": no such setting"),
+    ],
+)
+def test_error_for_unknown_setting_in_file_suggests_nearest(
+    name: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "talkwire.toml"
+    file.write_text(f'{name} = "a secret"\n')
+    with pytest.raises(SettingsError) as refused:
+        load_settings(file)
+    assert str(refused.value) == told
+
+
+def test_error_for_unknown_settings_in_environment_suggests_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TALKWIRE_PROT", "1")
+    monkeypatch.setenv("TALKWIRE_XYZZY", "1")
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    told = "TALKWIRE_PROT (did you mean TALKWIRE_PORT?), TALKWIRE_XYZZY"
+    assert str(refused.value) == f"unknown settings in the environment: {told}"
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("port", 70_000),
