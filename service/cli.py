@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -312,4 +313,7 @@ def revoke(
 
 def main() -> None:
     """Entry point of the console script."""
+    # a terminal's encoding may lack a character of a text or of a file's name
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -73,6 +74,41 @@ async def test_say_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(SayError, match="not UTF-8") as caught:
         await run_say("caf\udce9", "ws://127.0.0.1:1/")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "out", "told"),
+    [
+        ("latin-1", b"a.wav", "  \\u201cHi\xfc\\u201d\n"),
+        ("utf-8", b"caf\xe9.wav", "caf\\udce9.wav\n"),
+    ],
+)
+async def test_say_escapes_characters_that_the_terminal_cannot_show(
+    encoding: str, out: bytes, told: str, tmp_path: Path
+) -> None:
+    text = "\u201cHi\xfc\u201d"
+
+    async def speak(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.audio(0, SPEECH)
+        words = [protocol.Word(text, 0, len(text), 0.0, 20.0)]
+        await peer.say(protocol.Timestamps(create.context_id, words))
+        await peer.finish(create.context_id)
+
+    async with fake_server(speak) as url:
+        command = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", "from service.cli import main; main()"),
+            *("say", text, "--url", url, "--timestamps", "-"),
+            *("--out", os.fsencode(tmp_path) + b"/" + out),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"},
+        )
+        printed, _ = await command.communicate()
+    assert command.returncode == 0
+    assert told in printed.decode(encoding)
 
 
 @needs_dev_full
