@@ -191,7 +191,7 @@ def gateway(options: argparse.Namespace) -> None:
 def compare_files(options: argparse.Namespace) -> None:
     """Print the ratios of two results, with a verdict only where the spread allows one."""
     first, second = read_json(options.a), read_json(options.b)
-    print(as_markdown(compare(first, second), caveats(first, second)), end="")
+    print(as_markdown(compare(first, second), caveats(first, second)), end="", flush=True)
 
 
 def report(
@@ -203,9 +203,11 @@ def report(
     prepare_files(options.out, options.raw, options.plots)
     with Display() as display:
         made, capacity = carry_out(measure(display))
-    write_report(name, made, capacity, options.out, options.raw)
-    if options.plots:
-        draw_plots(made, options.out)
+    try:
+        write_report(name, made, capacity, options.out, options.raw)
+    finally:
+        if options.plots:
+            draw_plots(made, options.out)
 
 
 def plan_of(options: argparse.Namespace, **more: Any) -> Plan:
@@ -305,6 +307,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = commands().parse_args(argv)
     try:
         options.command(options)
+    except BrokenPipeError:  # the reader of the tables has gone; say nothing, as others do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more
+        sys.exit(1)
     except (LoadTestError, ValueError, OSError) as error:
         sys.exit(f"loadtest: {error}")
     except KeyboardInterrupt:

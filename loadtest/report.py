@@ -256,7 +256,8 @@ def write_report(
     out: Path | None,
     raw: Path | None,
 ) -> Report:
-    """Print the tables and write the requested files, the report first.
+    """Write the requested files, the report first, and print the tables. They come last because
+    standard output may be a pipe whose reader has gone, such as a ``tee`` that Ctrl-C ended.
 
     Raises:
         OSError: A file cannot be written.
@@ -264,7 +265,16 @@ def write_report(
     """
     result = make_report(name, [row for row, _ in runs], capacity)
     text = markdown(result)
-    print(text, end="")
+    try:
+        _write_files(result, text, runs, out, raw)
+    finally:
+        print(text, end="", flush=True)
+    return result
+
+
+def _write_files(
+    result: Report, text: str, runs: Sequence[RunRecords], out: Path | None, raw: Path | None
+) -> None:
     if out is not None:
         prepare_files(out, None)
         write_json(out / "report.json", result)
@@ -273,4 +283,3 @@ def write_report(
         prepare_files(None, raw)
         replace = msgspec.structs.replace
         write_records(raw, *([replace(r, run=row.label) for r in rs] for row, rs in runs))
-    return result

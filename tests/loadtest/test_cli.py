@@ -57,6 +57,29 @@ def test_write_report_keeps_report_if_raw_file_fails(tmp_path, capsys) -> None:
     assert (tmp_path / "report.md").read_text().startswith("test, ")
 
 
+async def test_run_writes_files_if_reader_of_tables_has_gone(tmp_path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadtest", "run", "--url", "ws://127.0.0.1:1/"),
+        *("--duration", "1", "--warmup", "0", "--rate", "9/s", "--out", tmp_path),
+        *("--raw", tmp_path / "raw.jsonl"),
+        stdout=writing,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writing)
+    _, told = await started.communicate()
+    assert (started.returncode, "roken" in told.decode()) == (1, False)
+    assert read_json(tmp_path / "report.json").rows[0].figures.outcomes.keys() == {"failed"}
+    assert read_records(tmp_path / "raw.jsonl")
+
+
+def test_write_report_prints_tables_if_file_fails(tmp_path, capsys) -> None:
+    with pytest.raises(OSError, match="too long"):
+        write_report("test", [run("a")], None, None, tmp_path / ("x" * 300))
+    assert capsys.readouterr().out.startswith("test, ")
+
+
 def test_write_report_labels_raw_records(tmp_path, capsys) -> None:
     raw = tmp_path / "raw.jsonl"
     write_report("test", [run("31 %"), run("100 %")], 16, None, raw)
