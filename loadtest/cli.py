@@ -53,7 +53,8 @@ def options_of_all() -> argparse.ArgumentParser:
     add("--duration", type=number(float, 1, _MOST_S), help="seconds")
     add("--processes", type=number(int, 1, 64), default=1, help="worker processes")
     add("--seed", type=int, default=1, help="the same seed draws the same load")
-    add("--slo-ttfa-ms", type=float, default=500, help="TTFA from the sentence that counts as good")
+    add("--slo-ttfa-ms", type=number(float, 0), default=500,
+        help="TTFA from the sentence that counts as good")  # fmt: skip
     add("--out", type=Path, help="folder for report.json, report.md and plots")
     parser.set_defaults(raw=None, plots=False)
     return parser
@@ -76,7 +77,7 @@ def options_of_loads() -> argparse.ArgumentParser:
     add("--max-lead-ms", type=number(int, 1), default=2_000, help="audio ahead of playback")
     add("--report-every-s", type=number(float, 0), default=0.5,
         help="seconds between playback reports; 0: none")  # fmt: skip
-    add("--pid", type=int, help="the server's process, to meter it")
+    add("--pid", type=number(int, 1), help="the server's process, to meter it")
     add("--serve", action="store_true", help="start 'talkwire serve' for this run")
     add("--fake", action="store_true", help="start a gateway with fake engines")
     add("--fake-capacity", type=number(int, 1), default=16, help="with --fake: contexts it takes")
