@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.random_weights import random_decoder
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from codec.families.higgs.checkpoint import open_higgs
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--full-size", action="store_true", help="random full-size weights")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     keep_freed_memory()

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from benchmarks.report import (
     environment,
     markdown_table,
     median_seconds,
+    output_file,
     print_facts,
     write_json,
 )
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--chunks", nargs="+", type=int, default=[5, 25, 50])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     device = choose_device(options.device)
     torch.set_num_threads(options.threads)

@@ -16,10 +16,9 @@ import statistics
 import time
 from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from benchmarks.talker_steps import running
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
@@ -120,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.continuity", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint")
     parser.add_argument("--trials", type=int, default=15)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args()
     made: dict[str, Any] = asyncio.run(run(options))
     print_facts(made["machine"] | {"load": made["load"]})

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from embedded.front_ends import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, default=Path("embedded/checkpoint"))
     parser.add_argument("--sentences", type=int, default=len(SENTENCES))
     parser.add_argument("--quantised", type=Path, help="a copy of the model in few bits")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     spoken = speak(options.model, SENTENCES[: options.sentences])

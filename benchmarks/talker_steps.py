@@ -19,12 +19,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import msgspec
 import psutil
 
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -174,7 +173,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=150)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     asyncio.run(run(parser.parse_args()))
 
 

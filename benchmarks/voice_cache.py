@@ -14,11 +14,10 @@ import itertools
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import environment, markdown_table, write_json
+from benchmarks.report import environment, markdown_table, output_file, write_json
 from benchmarks.talker_steps import running
 from service.settings import EMBEDDED_MODEL
 from streaming.ports import Reference, Sampling, SpeechRequest
@@ -81,7 +80,7 @@ async def main() -> None:
     parser.add_argument("--model", default=str(EMBEDDED_MODEL))
     parser.add_argument("--seconds", type=float, nargs="+", default=[3, 10, 20])
     parser.add_argument("--voices", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="where to write the raw figures")
+    parser.add_argument("--json", type=output_file, help="where to write the raw figures")
     options = parser.parse_args()
     async with running(options.model, TalkerSettings(statistics=True)) as engine:
         seeds = itertools.count(1)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import soxr
 from pocketsphinx import Config, Decoder, get_model_path
 
-from benchmarks.report import environment, markdown_table, print_facts, write_json
+from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
 from benchmarks.speakers import served
 from talkwire_client import Client, Word
 
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", help="a running service's WebSocket")
     parser.add_argument("--model", default="embedded", help="for a service of its own")
     parser.add_argument("--texts", type=Path, default=TEXTS, help="one a line")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     texts = options.texts.read_text(encoding="utf-8").splitlines()
     utterances = asyncio.run(measure(options.url, options.model, texts))

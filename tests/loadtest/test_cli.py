@@ -104,7 +104,9 @@ def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
         (["run", "--plots"], "--plots draws into a folder"),
         (["sweep", "--plots"], "--plots draws into a folder"),
         (["run", "--raw", "{tmp}"], "is a folder"),
+        (["run", "--raw", "{tmp}/file/raw.jsonl"], "exists"),
         (["run", "--out", "{tmp}/file"], "exists"),
+        (["gateway", "--out", "{tmp}/out"], "report.md"),
         (["run", "--duration", "5", "--warmup", "5"], "nothing would be measured"),
         (["gateway", "--duration", "5"], "nothing would be measured"),
         (["gateway", "--streams", "0"], "at least 1"),
@@ -117,6 +119,7 @@ def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
 def test_cli_refuses_bad_arguments_before_run(tmp_path, monkeypatch, arguments, told) -> None:
     monkeypatch.setattr(servers, "started", lambda command: pytest.fail("a server was started"))
     (tmp_path / "file").write_text("")
+    (tmp_path / "out" / "report.md").mkdir(parents=True)
     filled = [each.format(tmp=tmp_path) for each in arguments]
     with pytest.raises(SystemExit, match=told) as ended:
         cli.main(filled)
