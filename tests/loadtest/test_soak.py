@@ -80,6 +80,25 @@ async def test_soak_reports_interrupt(quick, monkeypatch) -> None:
     assert report["ended_by"] == "interrupt"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--json", "{tmp}"], "cannot write {tmp}: Is a directory"),
+        (["--minutes", "nan"], "'nan' is not a number from 0.01 on"),
+        (["--minutes", "-1"], "'-1' is not a number from 0.01 on"),
+        (["--clients", "0"], "'0' is not a number from 1 on"),
+    ],
+)
+def test_soak_refuses_bad_arguments_before_run(
+    tmp_path, monkeypatch, capsys, arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(soak, "carry_out", lambda work: pytest.fail("something was measured"))
+    with pytest.raises(SystemExit) as ended:
+        soak.main([each.format(tmp=tmp_path) for each in arguments])
+    assert ended.value.code == 2
+    assert told.format(tmp=tmp_path) in capsys.readouterr().err
+
+
 async def test_soak_client_counts_errors_and_continues(monkeypatch) -> None:
     met = iter([NoServerError("gone"), ConnectionLostError(1006, "")])
     monkeypatch.setattr(soak.random.Random, "expovariate", lambda self, rate: 0.0)
