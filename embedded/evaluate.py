@@ -23,6 +23,7 @@ from benchmarks import seam
 from benchmarks.report import environment
 from codec.families.higgs.checkpoint import open_higgs
 from codec.families.higgs.decoder import HiggsDecoder
+from codec.family import CheckpointError as CodecCheckpointError
 from embedded.evaluation.measure import Judge
 from embedded.evaluation.metrics import words_of
 from embedded.evaluation.recogniser import (
@@ -50,6 +51,7 @@ from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine
 from talker.request_builder import DEFAULT_VOICE
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 
 _HERE = Path(__file__).parent
 _LOOKAHEADS = (0, 2, 4, 8)
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Recogniser() as ears, _mos_predictor(options.mos_python) as predictor:
             evaluation = asyncio.run(evaluate(options, ears, predictor))
-    except (NoEars, NoSource, NoTexts, NoVoice) as missing:
+    except (NoEars, NoSource, NoTexts, NoVoice, CodecCheckpointError, CheckpointError) as missing:
         print(missing, file=sys.stderr)
         return 1
     page = to_markdown(evaluation)
@@ -138,6 +140,11 @@ async def evaluate(
             )
     found = open_higgs(str(options.model))
     decoder = found.load_decoder()
+    names = options.voices or voices.names() or [DEFAULT_VOICE]
+    teachers = _teachers(options.teacher, voices, names, decoder.spec.sample_rate)
+    for text in texts:
+        for teacher in teachers.values():
+            teacher.find(text)
     encoder = found.load_encoder() if found.can_encode() else None
     talker = TalkerProcessEngine(
         str(options.model),
@@ -150,16 +157,15 @@ async def evaluate(
         narrators = [Narrator(talker, decoder, sampling) for sampling in _samplings(options)]
         judge = Judge(texts, ears, decoder.spec.sample_rate, predictor)
         figures, speech = [], []
-        for name in options.voices or voices.names() or [DEFAULT_VOICE]:
+        for name in names:
             spoken = [await one.speak_all(texts, name, options.streams) for one in narrators]
-            teacher = voices.teacher(name) if options.teacher else None
-            source = Source(options.teacher, teacher, decoder.spec.sample_rate) if teacher else None
+            source = teachers.get(name)
             sources = [source.speak(text) for text in texts] if source else None
             coded = judge.codec(sources, encoder, decoder) if sources and encoder else None
             figures.append(
                 VoiceFigures(
                     name,
-                    teacher,
+                    voices.teacher(name) if source else None,
                     judge.speech(sources) if sources else None,
                     coded,
                     judge.talker(spoken, sources),
@@ -183,6 +189,16 @@ async def evaluate(
         tuple(figures),
         tuple(_seams(decoder, [codes for one in speech[:8] for codes in one.codes])),
     )
+
+
+def _teachers(
+    folder: Path | None, voices: CheckpointVoices, names: Sequence[str], rate: int
+) -> dict[str, Source]:
+    """Return the teachers of the voices that have one, by the voices' names."""
+    if folder is None:
+        return {}
+    known = {name: voices.teacher(name) for name in names}
+    return {name: Source(folder, teacher, rate) for name, teacher in known.items() if teacher}
 
 
 def _samplings(options: argparse.Namespace) -> list[Sampling]:

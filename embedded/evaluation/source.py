@@ -29,15 +29,19 @@ class Source:
     def __init__(self, folder: Path, voice: str, rate: int) -> None:
         self._folder, self._voice, self._rate = folder, voice, rate
 
-    def speak(self, text: str) -> Samples:
-        """Return ``[n]`` samples at the requested rate. Raises NoSource if the text was not
-        recorded.
-        """
+    def find(self, text: str) -> Path:
+        """Return the file of a text. Raises NoSource if the text was not recorded."""
         file = file_of(self._folder, self._voice, text)
         if not file.exists():
             raise NoSource(
                 f"{self._voice} has not said {text!r} in {self._folder}: "
                 "python -m embedded.training.recite"
             )
-        samples, rate = read_wav(file)
+        return file
+
+    def speak(self, text: str) -> Samples:
+        """Return ``[n]`` samples at the requested rate. Raises NoSource if the text was not
+        recorded.
+        """
+        samples, rate = read_wav(self.find(text))
         return np.asarray(soxr.resample(samples, rate, self._rate), np.float32)

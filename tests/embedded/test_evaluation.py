@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from codec.family import CheckpointError as CodecCheckpointError
 from embedded import evaluate
 from embedded.evaluate import _options, _texts, main
 from embedded.evaluation.measure import Judge
@@ -48,6 +49,7 @@ from embedded.evaluation.source import NoSource, Source, file_of
 from embedded.evaluation.speak import Speech
 from embedded.evaluation.voices import CheckpointVoices
 from streaming.spec import Samples
+from talker.shape import CheckpointError
 
 RATE = 24_000
 WORDS = st.lists(st.sampled_from(["tea", "two", "three", "please", "no"]), max_size=8)
@@ -299,6 +301,25 @@ def test_evaluation_names_missing_voice_or_file_before_it_speaks(
     assert "no voice 'nobody'; it has: " in capsys.readouterr().err
     assert main(["--sentences", str(tmp_path / "missing.txt")]) == 1
     assert "missing.txt cannot be read: " in capsys.readouterr().err
+    assert main(["--teacher", str(tmp_path), "--count", "2"]) == 1
+    assert f"in {tmp_path}: python -m embedded.training.recite\n" in capsys.readouterr().err
+    assert main(["--model", str(tmp_path / "missing")]) == 1
+    assert "missing' is neither a folder nor a hub id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [CheckpointError("config.json: missing or not JSON"), CodecCheckpointError("no codec")]
+)
+def test_evaluation_reports_unusable_checkpoint(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("embedded.evaluate.Recogniser", nullcontext)
+    monkeypatch.setattr("embedded.evaluate.TalkerProcessEngine", refuse)
+    assert main(["--count", "1"]) == 1
+    assert capsys.readouterr().err.endswith(f"{error}\n")
 
 
 def test_source_finds_recordings_by_spoken_words(tmp_path: Path) -> None:
