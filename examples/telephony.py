@@ -100,8 +100,10 @@ async def main(options: argparse.Namespace) -> None:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT``. Raises ValueError."""
+    """Parse ``HOST:PORT``. Raises argparse.ArgumentTypeError."""
     host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, with a port of 1 to 65535")
     return host, int(port)
 
 

@@ -174,6 +174,17 @@ class Phone(asyncio.DatagramProtocol):
         self.packets.append(data)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:-1", ":4000"])
+async def test_telephony_refuses_address_without_usable_port_or_host(address: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, EXAMPLES / "telephony.py", "Hello.", "--to", address),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert f"{address!r} is not HOST:PORT" in said.decode()
+
+
 async def test_telephony_sends_speech_as_rtp_talkspurt() -> None:
     loop = asyncio.get_running_loop()
     transport, phone = await loop.create_datagram_endpoint(Phone, ("127.0.0.1", 0))
