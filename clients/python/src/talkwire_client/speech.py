@@ -241,12 +241,12 @@ class Speech:
             raise RuntimeError("a speech can be entered once; call speak again")
         await self._connection.register(self)
         self._entered = True
+        self._chunks.max_items = max_queued_chunks(self._create, self._connection.server.limits)
         try:
             await self._connection.send(self._create)
             await self._wait(self._answered)
             if self._refusal is not None:
                 raise self._refusal
-            self._chunks.max_items = max_queued_chunks(self._create, self._connection.server.limits)
         except BaseException:
             await self._leave()
             raise
