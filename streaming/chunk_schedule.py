@@ -324,7 +324,7 @@ class ChunkSchedule:
             if fit < smallest:
                 if complete > self._narrowest:
                     continue
-                if self._emitted == 0 and not self._finished:
+                if self._emitted == 0:
                     return self._start(self.dry_at - now)
             full = complete == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:

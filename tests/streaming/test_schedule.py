@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
@@ -34,6 +35,21 @@ def test_utterance_in_time_follows_without_gap(seed: int) -> None:
     dry_at = rows[needed - 1] + bounds.wait_s + bounds.decode_s(window) + settings.guard_s + 1e-6
     sent = speak(ChunkSchedule(settings, bounds, dry_at=dry_at), settings, rows, codec)
     assert gaps(sent, FRAME_S, dry_at=dry_at) == []
+
+
+def test_finished_utterance_that_begins_late_has_no_gap_inside() -> None:
+    """Its first chunk cannot be decoded before ``dry_at``, but outlasts the next one's decode."""
+    for seed in range(2000):
+        case = random_case(seed)
+        settings, bounds = case.settings, replace(case.bounds, trimmed_s=0.0)
+        rows, codec = case.talker()
+        smallest = min(case.frames, sustainable_frames(settings, bounds))
+        window = smallest + settings.first_lookahead_frames
+        needed_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window)
+        dry_at = Random(seed).uniform(0, needed_s)
+        schedule = ChunkSchedule(settings, bounds, dry_at=dry_at)
+        sent = speak(schedule, settings, [0.0] * len(rows), codec)
+        assert gaps(sent, FRAME_S, dry_at=max(dry_at, sent[0].at)) == []
 
 
 def test_first_chunk_is_larger_while_audio_plays() -> None:
