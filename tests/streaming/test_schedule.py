@@ -98,6 +98,28 @@ def test_lead_reduces_start_frames() -> None:
         assert start(0.0) > start(0.2) > start(0.4) >= sustainable_frames(SETTINGS, bounds)
 
 
+# -- what is missing for the next chunk
+
+
+@pytest.mark.parametrize("playing", [False, True])
+@given(seed=SEEDS)
+def test_chunk_is_emitted_once_missing_frames_have_come(seed: int, *, playing: bool) -> None:
+    """While nothing plays or, if there is no hurry, while other audio does."""
+    case, rng = random_case(seed, slow=False), Random(seed)
+    schedule = ChunkSchedule(case.settings, case.bounds, dry_at=1e6 if playing else -inf)
+    for now in (0.0, 1e3, 2e3, 3e3):
+        missing = schedule.missing_frames(playing=playing)
+        if missing:
+            schedule.on_frames(missing - 1)
+            assert not schedule.decide(now).new_frames
+            schedule.on_frames(1)
+            assert not schedule.missing_frames(playing=playing)
+        chosen = schedule.decide(now)
+        schedule.on_emitted(chosen.new_frames, chosen.lookahead)
+        schedule.on_sent(chosen.new_frames, now)
+        schedule.on_frames(rng.randrange(4))
+
+
 # -- lookahead
 
 
