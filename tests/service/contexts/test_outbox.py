@@ -3,8 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.contexts.outbox import Item, Outbox
+from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol.binary import HEADER_BYTES
 from tests.service.live import client, gateway
 
@@ -19,6 +23,7 @@ async def test_outbox_keeps_order_and_reports_end() -> None:
     box.close(Item("last"))
     box.put(Item("too late"))
     assert [await box.get() for _ in range(3)] == [Item(b"bb", 1, 5), Item("last"), None]
+    assert box.queued_bytes == 0
 
 
 async def test_drop_audio_removes_audio_of_one_context() -> None:
@@ -60,6 +65,27 @@ async def test_outbox_over_limit_drops_all_items_and_sets_overflowed() -> None:
     assert [await box.get(), await box.get()] == [Item("why"), None]
 
 
+@given(st.integers(0, 20_000), st.integers(1, 20_000))
+def test_audio_that_fits_does_not_overflow_outbox(queued: int, size: int) -> None:
+    """Other audio is refused: for now, or for ever if even an empty outbox would not hold it."""
+    box = Outbox(20_000)
+    box.put(Item(bytes(queued)))
+    refusal: ErrorCode | None = None
+    try:
+        box.require_fit(size)
+    except TalkwireError as error:
+        refusal = error.code
+    if refusal is ErrorCode.OVERLOADED:
+        assert queued + size > 17_000, "there is room"
+        Outbox(20_000).require_fit(size)
+    elif refusal is ErrorCode.TEXT_TOO_LONG:
+        assert size > 15_000
+    else:
+        box.put(Item(bytes(size), 1, size))
+        box.put(Item("the end of its context"))
+        assert (refusal, box.overflowed.is_set()) == (None, False)
+
+
 async def test_whole_audio_leaves_room_for_messages_after_it() -> None:
     """Without it, the end of the context would close its client as slow, with its audio unsent."""
     text = "A sentence that is long enough to need more than the least limit of an outbox."
@@ -75,3 +101,22 @@ async def test_whole_audio_leaves_room_for_messages_after_it() -> None:
                 assert (await talk.error())["code"] == "text_too_long"
             await talk.until("context.done")
             assert np.array_equal(talk.samples(handle), samples if fits else samples[:0])
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+async def test_writer_waits_until_quarter_of_outbox_is_queued(*, cancels: bool) -> None:
+    box = Outbox(100)
+    for size in (10, 30, 30, 25):
+        box.put(Item(b"x" * size, 1, 1))
+    await box.get()
+    waiting = asyncio.create_task(box.room())
+    await asyncio.sleep(0)
+    await box.get()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    if cancels:
+        box.drop_audio(1)
+    else:
+        await box.get()
+    await asyncio.wait_for(waiting, 10)
