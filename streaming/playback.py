@@ -78,7 +78,7 @@ class PlaybackClock:
         A report lower than an earlier one, or higher than the number sent, is clamped, so that a
         client's mistake neither stops its own audio nor raises its credit.
         """
-        if not self.sent_samples or (at_most and self.played_samples(now) <= played_samples):
+        if at_most and self.played_samples(now) <= played_samples:
             return
         self._reported = max(self._reported, min(played_samples, self.sent_samples))
         self._anchor_samples = self._reported
@@ -108,9 +108,7 @@ class PlaybackClock:
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played, at least 0."""
-        unplayed_s = self.dry_at - max(now, self._anchor_s) if self.sent_samples else 0.0
-        if self._is_lifted:
-            unplayed_s = 0.0
+        unplayed_s = 0.0 if self._is_lifted else self.dry_at - max(now, self._anchor_s)
         return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)
 
     def credit_s(self, now: float, max_lead_s: float) -> float:

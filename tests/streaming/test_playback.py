@@ -119,6 +119,7 @@ def test_clock_stays_consistent_for_any_reports(history: list[tuple[str, int, fl
             assert at >= now
             assert clock.credit_s(at, 2.0) >= min(needed, 2.0) - 1e-9
             assert clock.lead_s(at) < max(2.0 - needed, 1e-9)
+            assert clock.when_credit(at, 2.0, needed) == at, "it need not wait once more"
 
 
 def test_unread_audio_counts_into_lead() -> None:
@@ -144,6 +145,8 @@ def test_unread_slack_does_not_count_into_lead() -> None:
     clock = PlaybackClock(RATE, unread_slack_s=1.5)
     clock.on_read(0)
     clock.on_sent(1000, 0.0)
+    # Playback alone helps, although the client has not told yet that it has read anything.
+    assert clock.when_credit(0.0, 2.0, 1.5) == pytest.approx(0.5, abs=1e-5)
     assert clock.lead_s(5.0) == 0.0
     clock.on_sent(1000, 5.0)
     assert clock.lead_s(99.0) == pytest.approx(0.5)
