@@ -106,7 +106,15 @@ def test_chunker_keeps_history_before_left_context(
         assert np.array_equal(given, frames[first : window.first_frame + window.new_frames].T)
 
 
-@pytest.mark.parametrize("history", [np.zeros((2, 3), np.int16), np.zeros((3, 1), np.int16)])
+@pytest.mark.parametrize(
+    "history",
+    [
+        np.zeros((2, 3), np.int16),
+        np.zeros((3, 1), np.int16),
+        np.zeros((2, 1), np.int64),
+        np.zeros(2, np.int16),
+    ],
+)
 def test_window_refuses_mismatched_history(history: Codes) -> None:
     codes = np.zeros((2, 4), np.int16)
     with pytest.raises(ValueError, match=r"history|more frames"):
