@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from typing import NamedTuple
 
 from service.auth.caller import Caller
@@ -108,7 +109,7 @@ class Accounts:
             wait_s = held.account.allowance.wait_s(per_minute, now)
             if wait_s > 0:
                 message = f"{held.whose} may speak {per_minute} characters per minute."
-                raise _refusal(message, round(1000 * wait_s))
+                raise _refusal(message, ceil(1000 * wait_s))
 
     def give_text_back(self, caller: Caller, characters: int) -> None:
         """Undo ``take_text`` for a text that was not spoken."""

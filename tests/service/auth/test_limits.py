@@ -7,6 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -49,6 +51,32 @@ def test_new_limit_ignores_text_taken_before() -> None:
     mine.accounts.take_text(CALLER, 900_000, 3_601.0)
     mine.limit(3_000)
     mine.accounts.take_text(CALLER, 3_000, 3_602.0)
+
+
+@given(
+    st.integers(1, 5_000_000),
+    st.lists(st.tuples(st.floats(0, 90), st.floats(0.01, 2)), max_size=12),
+)
+def test_text_is_accepted_exactly_while_minute_is_not_used_up(
+    per_minute: int, texts: list[tuple[float, float]]
+) -> None:
+    """And a client that waits as long as its refusal says is not refused again."""
+    mine, taken, now = Ring(per_minute).accounts, list[tuple[float, int]](), 0.0
+    for pause_s, share in texts:
+        now, characters = now + pause_s, max(1, round(share * per_minute))
+        allowance = [per_minute * (1 + (now - at) / 60) for at, _ in taken]
+        spent = [sum(count for _, count in taken[first:]) for first in range(len(taken))]
+        left = min((may - did for may, did in zip(allowance, spent, strict=True)), default=1.0)
+        hint_ms: int | None = None
+        try:
+            mine.take_text(CALLER, characters, now)
+        except CapacityError as refusal:
+            hint_ms = refusal.retry_after_ms
+        assert left > -1e-3 if hint_ms is None else left < 1e-3
+        if hint_ms is not None:
+            now += hint_ms / 1000
+            mine.take_text(CALLER, characters, now)
+        taken.append((now, characters))
 
 
 def test_require_text_takes_no_allowance() -> None:
