@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -36,6 +37,13 @@ class Scripted:
             raise ChildDown
         self.sent.append(message)
 
+    async def start(self) -> None:
+        self.toggle(READY[self.pid - 100])
+
+    async def stop(self) -> None:
+        if self.is_up:
+            self.toggle(READY[self.pid - 100])
+
     def toggle(self, ready: Ready) -> None:
         """Come up, or die and be restarted."""
         self.is_up = not self.is_up
@@ -46,6 +54,9 @@ class Scripted:
             self.restarts += 1
 
 
+READY = [Ready(SPEC, DecodeCost(0.0, 1e-4), fingerprint=name) for name in ("first", "spare")]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _scripted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -53,15 +64,9 @@ def _scripted() -> Iterator[None]:
         yield
 
 
-READY = [Ready(SPEC, DecodeCost(0.0, 1e-4), fingerprint=name) for name in ("first", "spare")]
-STEPS = st.lists(st.tuples(st.sampled_from(["toggle", "speak", "send"]), st.booleans()))
-
-
-@given(spare=st.booleans(), steps=STEPS)
-def test_one_worker_is_active_while_any_is_up(spare: bool, steps: list[tuple[str, bool]]) -> None:
-    """It alone is given work and heard, and the program is told of each change, in order."""
-    told: list[object] = []
-    program: Program[FromWorker] = Program(
+def program_of(told: list[object]) -> Program[FromWorker]:
+    """A program that notes its callbacks."""
+    return Program(
         module="codec.worker",
         args=[],
         inbound=FromWorker,
@@ -69,10 +74,20 @@ def test_one_worker_is_active_while_any_is_up(spare: bool, steps: list[tuple[str
         on_message=told.append,
         on_ready=told.append,
         on_down=lambda: told.append("down"),
+        on_progress=lambda phase, seconds: told.append(phase),
     )
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["toggle", "speak", "send"]), st.booleans()))
+
+
+@given(spare=st.booleans(), steps=STEPS)
+def test_one_worker_is_active_while_any_is_up(spare: bool, steps: list[tuple[str, bool]]) -> None:
+    """It alone is given work and heard, and the program is told of each change, in order."""
+    told: list[object] = []
     made: list[Scripted] = []
     Scripted.made = made
-    workers = CodecWorkers(program, Watch(), spare=spare)
+    workers = CodecWorkers(program_of(told), Watch(), spare=spare)
     active: int | None = None
     expected: list[object] = []
     sent: tuple[list[object], ...] = ([], [])
@@ -107,3 +122,18 @@ def test_one_worker_is_active_while_any_is_up(spare: bool, steps: list[tuple[str
         assert workers.restarts == sum(other.restarts for other in made)
         assert workers.pid == made[active or 0].pid
         assert workers.spare_pid == (made[1 - (active or 0)].pid if spare else None)
+
+
+async def test_spare_does_not_take_over_at_shutdown() -> None:
+    """Operators count takeovers as deaths. The spare's progress is no news while it loads."""
+    told: list[object] = []
+    Scripted.made = made = list[Scripted]()
+    workers = CodecWorkers(program_of(told), Watch(), spare=True)
+    await workers.start()
+    while not workers.has_spare_up:
+        await asyncio.sleep(0)
+    for number, one in enumerate(made):
+        one.program.on_progress(f"load {number}", 1.0)
+    await workers.stop()
+    assert told == [READY[0], "load 0", "down"]
+    assert (workers.takeovers, workers.is_up, workers.has_spare_up) == (0, False, False)
