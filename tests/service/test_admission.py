@@ -92,6 +92,7 @@ def test_admission_weighs_slots_by_speed() -> None:
     admission.measured = capacity
     capacity.codec.observe(100, 100 * 0.0068, 0.0)
     leases = [admission.acquire(speed=2.0), admission.acquire(speed=2.0)]
+    assert admission.capacity == 2, "what operators and the clients' shares go by"
     refused(admission, 2.0)
     for lease in leases:
         lease.release()
