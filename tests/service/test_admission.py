@@ -290,6 +290,30 @@ def test_client_with_full_share_gets_slot_while_all_rest(monkeypatch: pytest.Mon
     assert admission.active == 7
 
 
+def test_only_client_uses_its_resting_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is kept free for others, since nobody else has asked."""
+    clock, admission = Clock(monkeypatch), Admission(4, rest_s=5.0)
+    resting, *_ = [admission.acquire(ANN) for _ in range(4)]
+    resting.user = Rests(clock.now)
+    clock.now += 5.0
+    admission.acquire(ANN)
+    assert (resting.is_held, admission.active) == (False, 4)
+
+
+def test_resting_slot_is_not_taken_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the capacity has fallen, one slot does not make room for another context."""
+    clock, admission = Clock(monkeypatch), Admission(3, rest_s=5.0)
+    resting, *others = [admission.acquire(ANN) for _ in range(3)]
+    resting.user = Rests(clock.now)
+    clock.now += 5.0
+    admission.ceiling = 2
+    assert code_of_refusal(admission, BEN) is ErrorCode.OVERLOADED
+    assert all(lease.is_held for lease in (resting, *others))
+    others[0].release()
+    admission.acquire(BEN)
+    assert (resting.is_held, admission.active) == (False, 2)
+
+
 def test_slot_does_not_rest_from_before_it_was_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(1, rest_s=10.0)
     lease = admission.acquire(ANN)
