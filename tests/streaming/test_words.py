@@ -108,6 +108,21 @@ def test_words_begin_at_first_character_for_any_chunking(
     assert told[-1].end_ms == frames * FRAME_MS
 
 
+def test_words_are_told_with_their_audio() -> None:
+    """A client that shows captions needs each word while it is heard, and none before its end."""
+    beginnings = [5.0 * i for i in range(13)]
+    tracker = WordTracker(TEXT, 0, CODEC, CODEC.sample_rate)
+    tracker.push(spoken(beginnings, 70))
+    samples, hop, told = sound(70), CODEC.hop_length, 0
+    for frames in range(1, 71):
+        part = samples[(frames - 1) * hop : frames * hop]
+        for word in tracker.on_sent(part, (frames - 1) * hop):
+            told += 1
+            assert word.end_ms <= frames * FRAME_MS
+        ended = [begin for begin in beginnings[1:] if begin < frames]
+        assert told == len(ended)
+
+
 def test_stray_frames_do_not_move_words() -> None:
     rng = np.random.default_rng(3)
     beginnings = [5.0 * i for i in range(13)]
