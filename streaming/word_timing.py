@@ -36,7 +36,10 @@ class WordPath:
         self._begins = np.array(begins, np.float64)
         self._ends = np.append(self._begins[1:], np.inf)
         self._begins[0] = -np.inf
-        self._costs: _Costs | None = None
+        #: Cost of the best path to each word; at first, of a path that begins there.
+        self._costs: _Costs = np.full(len(begins), np.inf)
+        first = np.arange(min(_MOST_WORDS, len(begins)))
+        self._costs[first] = _PASSED_OVER * first
         #: For each unsettled frame: the number of words entered to reach each word.
         self._steps: list[npt.NDArray[np.int8]] = []
         #: Positions from the last settled frame on.
@@ -53,12 +56,9 @@ class WordPath:
         """Add a frame that speaks character ``place``; NaN if unknown."""
         count = len(self._begins)
         ways = np.full((_MOST_WORDS + 1, count), np.inf)
-        if self._costs is None:
-            first = np.arange(min(_MOST_WORDS, count))
-            ways[0, first] = _PASSED_OVER * first
-        else:
-            ways[0] = self._costs
-            for step in range(1, min(_MOST_WORDS, count - 1) + 1):
+        ways[0] = self._costs
+        if self.frames:
+            for step in range(1, _MOST_WORDS + 1):
                 ways[step, step:] = self._costs[:-step] + _PASSED_OVER * (step - 1)
         steps = ways.argmin(0)
         self._costs = ways[steps, np.arange(count)] + self._misfit(place)
@@ -76,7 +76,7 @@ class WordPath:
         With ``at_end`` the last frame is known to speak the last word.
         """
         frames = min(frames, self.frames)
-        if frames <= self._settled or self._costs is None:
+        if frames <= self._settled:
             return []
         last = len(self._begins) - 1
         reaches = at_end and bool(np.isfinite(self._costs[last]))
