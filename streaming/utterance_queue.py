@@ -84,7 +84,7 @@ class UtteranceQueue:
         #: Of the talker's current utterance.
         self._is_paused, self._rows_at_once = False, 1
         self._count = 0
-        self.sent_samples = self.generated_frames = self.trimmed_samples = 0
+        self.generated_frames = self.trimmed_samples = 0
         #: Whether the next window has waited for the client to read.
         self._is_unread = False
         #: Whether no utterance may begin yet.
@@ -94,6 +94,11 @@ class UtteranceQueue:
 
     def __len__(self) -> int:
         return len(self._utterances) + len(self._pieces)
+
+    @property
+    def sent_samples(self) -> int:
+        """Number of samples sent so far."""
+        return self.playback.sent_samples
 
     @property
     def head_text_end(self) -> int | None:
@@ -189,7 +194,7 @@ class UtteranceQueue:
         trimmed = self._silence_to_trim(samples, is_all=head.decoding.is_last)
         self.trimmed_samples += trimmed
         whole, samples = samples, samples[trimmed:]
-        offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
+        offset = self.sent_samples
         self.stopwatch.on_audio(samples, max(now, dry_at))
         self.playback.on_sent(len(samples), now, continues=continues)
         head.on_sent(now, trimmed)
@@ -226,7 +231,7 @@ class UtteranceQueue:
         samples = np.zeros(round(seconds * self._settings.heard_rate), np.float32)
         if not len(samples):
             return []
-        offset, self.sent_samples = self.sent_samples, self.sent_samples + len(samples)
+        offset = self.sent_samples
         self.stopwatch.on_audio(samples, now)
         self.playback.on_sent(len(samples), now, continues=False)
         audio = SendAudio(
@@ -258,7 +263,7 @@ class UtteranceQueue:
             self._is_paused = True
             return [PauseTalker(talking.index)]
         delay_s = min(self.row_delay_s(now, event.row_s), _MOST_ROWS * event.row_s, _MOST_DELAY_S)
-        is_heard = self.lead_s(now) > 0
+        is_heard = self.playback.lead_s(now) > 0
         at_once = rows_at_once(self._rows_at_once, delay_s, event.row_s) if is_heard else 1
         self._rows_at_once = at_once
         demand = RowDemand(delay_s if delay_s > _LEAST_ROWS * event.row_s else 0.0, at_once)
@@ -282,11 +287,7 @@ class UtteranceQueue:
 
     def _waits_to_start(self, now: float) -> bool:
         """Whether the next chunk may be a start, for which a slow talker needs the most rows."""
-        return self._utterances[0].frames_sent == 0 or self.lead_s(now) <= 0
-
-    def lead_s(self, now: float) -> float:
-        """Seconds of audio sent and not yet played."""
-        return self.playback.lead_s(now) if self.sent_samples else 0.0
+        return self._utterances[0].frames_sent == 0 or self.playback.lead_s(now) <= 0
 
     def row_delay_s(self, now: float, row_s: float) -> float:
         """Seconds for which rows, one every ``row_s`` seconds, need not be taken.
@@ -299,7 +300,7 @@ class UtteranceQueue:
         if mine.mode == "whole" or talking is None:
             return 0.0
         head = self._utterances[0]
-        lead_s = self.lead_s(now)
+        lead_s = self.playback.lead_s(now)
         if lead_s <= 0 and head.decoding is None:
             return talking.missing_rows(playing=False) / 2 * row_s if talking is head else 0.0
         schedule, bounds = mine.schedule, mine.bounds()

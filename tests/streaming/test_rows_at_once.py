@@ -69,7 +69,7 @@ def test_row_delay_leaves_time_for_two_windows() -> None:
         if not world.sent or head is None or head.decoding is None:
             continue
         needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
-        lead_s = queue.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
+        lead_s = queue.playback.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
         delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
         assert delay_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
         looks += 1
