@@ -482,11 +482,8 @@ class Segmenter:
             return end
         if self._space_cut:
             return self._space_cut
-        tags = [self._last_tag] if self._tag is None else [(self._tag, most + 1)]
-        cut = most
-        for start, end in tags:
-            if start < cut < end:
-                cut = start
+        start, end = self._last_tag if self._tag is None else (self._tag, most + 1)
+        cut = start if start < most < end else most
         while cut and joins(self._text[cut - 1], self._text[cut]):
             cut -= 1
         return cut or most
