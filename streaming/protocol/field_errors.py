@@ -190,27 +190,18 @@ def _choices(kind: type[msgspec.Struct], path: Sequence[str | int]) -> list[str]
     """Return the values of a field that has a closed list of them."""
     node: Any = msgspec.inspect.type_info(kind)
     for part in path:
-        for one in _members(node):
-            field = next(
-                (f for f in getattr(one, "fields", ()) if getattr(f, "encode_name", "") == part),
-                None,
-            )
-            if field is not None:
-                node = field.type
-                break
-        else:
+        fields = [field for one in _members(node) for field in getattr(one, "fields", ())]
+        found = next((field for field in fields if field.encode_name == part), None)
+        if found is None:
             return []
-    return [
-        str(value)
-        for one in _members(node)
-        for value in (
-            one.values
-            if isinstance(one, msgspec.inspect.LiteralType)
-            else [member.value for member in one.cls]
-            if isinstance(one, msgspec.inspect.EnumType)
-            else ()
-        )
-    ]
+        node = found.type
+    choices: list[object] = []
+    for one in _members(node):
+        if isinstance(one, msgspec.inspect.LiteralType):
+            choices += one.values
+        elif isinstance(one, msgspec.inspect.EnumType):
+            choices += [member.value for member in one.cls]
+    return [str(choice) for choice in choices]
 
 
 def _members(node: Any) -> Sequence[Any]:
