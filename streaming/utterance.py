@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
+from streaming.chunk_schedule import ChunkDecision, ChunkSchedule, PaceBounds, ScheduleSettings
 from streaming.delay import RowLayout
 from streaming.events import Decode
 from streaming.ports import TalkerRows
@@ -101,7 +101,6 @@ class Utterance:
             expected_frames=expected,
             is_trimmed=is_trimmed,
         )
-        self._collected: list[Codes] = []
 
     @property
     def is_done(self) -> bool:
@@ -127,11 +126,8 @@ class Utterance:
         frames = self._reader.push_rows(batch.rows)
         self.rows += len(batch.rows)
         self.frames += len(frames)
-        if self._settings.mode == "whole":
-            self._collected.append(frames)
-        else:
-            self._chunker.push(frames)
-            self._schedule.on_frames(len(frames))
+        self._chunker.push(frames)
+        self._schedule.on_frames(len(frames))
         if batch.finish is not None or self._reader.ended:
             self.cut_off = batch.finish == "length" and not self._reader.ended
             self._finish()
@@ -150,9 +146,8 @@ class Utterance:
 
     def _finish(self) -> None:
         self.generated = True
-        if self._settings.mode == "chunked":
-            self._chunker.finish()
-            self._schedule.on_finished()
+        self._chunker.finish()
+        self._schedule.on_finished()
 
     def renew(self) -> None:
         """Plan the first chunk with newer bounds, since other streams may have begun meanwhile.
@@ -165,11 +160,12 @@ class Utterance:
         """Return the next window to decode; if there is none yet, when to ask again. Call only
         while no window is being decoded.
         """
-        if self._settings.mode == "whole":
-            return self._whole_window(max(dry_at, now)), inf
         if self.frames == self._chunker.emitted:
             return None, inf
-        decision = self._schedule.decide(now)
+        if self._settings.mode == "chunked":
+            decision = self._schedule.decide(now)
+        else:
+            decision = ChunkDecision(self.frames if self.generated else 0, 0, inf)
         if not decision.new_frames:
             return None, decision.wake_at
         incomplete = self._reader.incomplete(decision.incomplete)
@@ -180,14 +176,6 @@ class Utterance:
         self.decoding = window
         return Decode(self.index, window, deadline), inf
 
-    def _whole_window(self, deadline: float) -> Decode | None:
-        if not self.generated or not self.frames or self.frames_sent:
-            return None
-        codes = np.ascontiguousarray(np.concatenate(self._collected).T)
-        self._collected.clear()
-        self.decoding = DecodeWindow(codes, 0, self.frames, 0, is_last=True)
-        return Decode(self.index, self.decoding, deadline)
-
     def on_sent(self, now: float, trimmed_samples: int = 0) -> None:
         """Record that the window in flight was sent, except for its first ``trimmed_samples``, and
         continue with newer bounds.
@@ -196,6 +184,5 @@ class Utterance:
             raise RuntimeError("no window is being decoded")
         new_frames, self.decoding = self.decoding.new_frames, None
         self.frames_sent += new_frames
-        if self._settings.mode == "chunked":
-            self._schedule.update_bounds(self._settings.bounds())
-            self._schedule.on_sent(new_frames, now, trimmed_samples / self._settings.heard_rate)
+        self._schedule.update_bounds(self._settings.bounds())
+        self._schedule.on_sent(new_frames, now, trimmed_samples / self._settings.heard_rate)
