@@ -38,13 +38,13 @@ class ClipThread:
         self._send, self._load = send, load
         self._encoder: ClipEncoder | None = None
         self._waiting: queue.SimpleQueue[Encode] = queue.SimpleQueue()
-        self._cancelled: set[int] = set()
-        self._known: set[int] = set()
+        #: Clips that are neither encoded nor cancelled.
+        self._wanted: set[int] = set()
         self._thread: threading.Thread | None = None
 
     def add(self, clip: Encode) -> None:
         """Queue a clip for encoding."""
-        self._known.add(clip.id)
+        self._wanted.add(clip.id)
         self._waiting.put(clip)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="clips", daemon=True)
@@ -52,8 +52,7 @@ class ClipThread:
 
     def cancel(self, id: int) -> None:
         """Skip a waiting clip. One that is being encoded is answered all the same."""
-        if id in self._known:
-            self._cancelled.add(id)
+        self._wanted.discard(id)
 
     def _run(self) -> None:
         if sys.platform == "linux":  # where each thread has its own priority
@@ -62,10 +61,9 @@ class ClipThread:
         with contextlib.suppress(LinkClosed):
             while True:
                 clip = self._waiting.get()
-                if clip.id not in self._cancelled:
+                if clip.id in self._wanted:
                     self._encode(clip)
-                self._known.discard(clip.id)
-                self._cancelled.discard(clip.id)
+                    self._wanted.discard(clip.id)
 
     def _encode(self, clip: Encode) -> None:
         self._send(Encoding(clip.id))
