@@ -190,6 +190,7 @@ class PendingEncodes:
     def __init__(self, send: Callable[[Encode | Cancel], None], most: int) -> None:
         self._send, self._most = send, most
         self._pending: dict[int, _PendingClip] = {}
+        #: The clip that the worker encodes, or did last.
         self._in_hand: int | None = None
 
     async def encode(self, id: int, samples: Samples, hop_length: int, timeout_s: float) -> Codes:
@@ -223,7 +224,7 @@ class PendingEncodes:
         elif pending := self._pending.get(message.id):
             codes = codes_of(message)
             if codes.shape[1] != pending.frames:
-                self.fail(message.id, _failed("The voice encoder made something else of it."))
+                self._fail(message.id, _failed("The voice encoder made something else of it."))
                 return
             del self._pending[message.id]
             if not pending.answer.done():
@@ -236,7 +237,7 @@ class PendingEncodes:
         error: TalkwireError = _failed("The voice encoder failed on this audio.")
         if bad_clip:
             error = RequestError(ErrorCode.INVALID_AUDIO, "The audio cannot be encoded.")
-        self.fail(id, error)
+        self._fail(id, error)
         return True
 
     def on_ready(self) -> None:
@@ -247,15 +248,14 @@ class PendingEncodes:
     def on_down(self) -> None:
         """Record that the worker died."""
         if self._in_hand is not None:
-            self.fail(self._in_hand, _failed("The voice encoder failed on this audio."))
-        self._in_hand = None
+            self._fail(self._in_hand, _failed("The voice encoder failed on this audio."))
 
     def stop(self) -> None:
         """Fail all clips, since there will be no other worker."""
         for id in list(self._pending):
-            self.fail(id, _failed("The voice encoder is shutting down."))
+            self._fail(id, _failed("The voice encoder is shutting down."))
 
-    def fail(self, id: int, error: TalkwireError) -> None:
+    def _fail(self, id: int, error: TalkwireError) -> None:
         """Fail a clip, if it is still pending."""
         pending = self._pending.pop(id, None)
         if pending is not None and not pending.answer.done():
