@@ -160,16 +160,13 @@ def continued(
     """
     head, turn = whole.ids[:turn_at], whole.ids[turn_at:]
     more = (*between, *turn)
-    positions = talk.held + len(more)
     room = max(max_positions // 2, max_positions - whole.max_frames)
     room = min(room, longest or max_positions)
-    if talk.held and positions <= room:
+    ids, clips, held = whole.ids, whole.clips, 0
+    if talk.held and talk.held + len(more) <= room:
         # the history in the process includes the voices
-        kept = {"continues": talk.held, "clips": ()}
-        message = _in_talk(whole, talk, more, positions, max_positions, **kept)
-        return Order(message, turn, positions, is_delayed)
-    ids, clips = whole.ids, whole.clips
-    if talk.last is not None:
+        ids, clips, held = more, (), talk.held
+    elif talk.last is not None:
         # any id will do for the rows: the engine puts their embeddings there
         rows = talk.last.ids[-1:] * len(talk.last.rows)
         longer = (*head, *talk.last.ids, *rows, *more)
@@ -177,27 +174,16 @@ def continued(
             codes = np.ascontiguousarray(talk.last.rows, np.int16)
             earlier = VoiceRows(codes.tobytes(), len(head) + len(talk.last.ids))
             ids, clips = longer, (*clips, earlier)
-    message = _in_talk(whole, talk, ids, len(ids), max_positions, clips=clips)
-    return Order(message, turn, len(ids), is_delayed)
-
-
-def _in_talk(
-    whole: Generate,
-    talk: Conversation,
-    ids: tuple[int, ...],
-    positions: int,
-    max_positions: int,
-    **changes: object,
-) -> Generate:
-    """Return ``whole`` with other ids, as an utterance of ``talk``."""
-    text = whole.text
+    text, positions = whole.text, held + len(ids)
     if text is not None:  # its distance from the end stays the same
         text = msgspec.structs.replace(text, at=text.at + len(ids) - len(whole.ids))
-    return msgspec.structs.replace(
+    message = msgspec.structs.replace(
         whole,
         ids=ids,
+        clips=clips,
         text=text,
         max_frames=min(whole.max_frames, max_positions - positions),
         conversation=talk.number,
-        **changes,
+        continues=held,
     )
+    return Order(message, turn, positions, is_delayed)
