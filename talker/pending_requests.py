@@ -51,7 +51,7 @@ class RowStream:
         self._rows: list[bytes] = []
         self._spoken: list[bytes] = []
         self._came: list[Arrival] = []
-        self._finish = ""
+        self._finish: Literal["", "stop", "length"] = ""
         self._error: BackendError | Gone | None = None
         self._news = asyncio.Event()
 
@@ -65,7 +65,7 @@ class RowStream:
         """Whether more than ``hold_rows`` rows wait and the request has not ended."""
         return self._waiting > self._hold_rows and not self.is_over
 
-    def put(self, rows: bytes, finish: str, spoken: bytes = b"") -> None:
+    def put(self, rows: bytes, finish: Literal["", "stop", "length"], spoken: bytes = b"") -> None:
         """Add received rows ``[n, K]`` int16. ``finish`` is "" unless they are the last. See
         NewRows for ``spoken``.
         """
@@ -107,11 +107,7 @@ class RowStream:
         self._spoken.clear()
         came, self._came = tuple(self._came), []
         self._waiting = 0
-        finish: Literal["stop", "length"] | None = None
-        if self._finish:
-            finish = "stop" if self._finish == "stop" else "length"
-        places = spoken if len(spoken) else None
-        return TalkerRows(codes, finish, places, came)
+        return TalkerRows(codes, self._finish or None, spoken if len(spoken) else None, came)
 
 
 class PendingRequests:
@@ -172,16 +168,7 @@ class PendingRequests:
     def on_message(self, message: Step | Failed) -> None:
         """Handle a step of the process, or the failure of a request."""
         if isinstance(message, Failed):
-            self.last_step = msgspec.structs.replace(self.last_step, live=message.live)
-            failed = BackendError(ErrorCode.ENGINE_FAILED, _FAILED)
-            if stream := self._streams.get(message.handle):
-                if message.reason != "gone":  # such a request is sent again
-                    told = {"handle": message.handle, "reason": message.reason}
-                    log.warning(
-                        "the talker gave up a request",
-                        extra={"request_id": stream.request_id, **told},
-                    )
-                stream.fail(Gone() if message.reason == "gone" else failed)
+            self._on_failed(message)
             return
         self.last_step = message
         for new in message.rows:
@@ -191,6 +178,18 @@ class PendingRequests:
                     stream.is_paused = True
                     with contextlib.suppress(BackendError):
                         self._send(Pause(new.handle))
+
+    def _on_failed(self, failed: Failed) -> None:
+        self.last_step = msgspec.structs.replace(self.last_step, live=failed.live)
+        stream = self._streams.get(failed.handle)
+        if stream is None:
+            return
+        if failed.reason == "gone":  # the request is sent again
+            stream.fail(Gone())
+            return
+        told = {"request_id": stream.request_id, "handle": failed.handle, "reason": failed.reason}
+        log.warning("the talker gave up a request", extra=told)
+        stream.fail(BackendError(ErrorCode.ENGINE_FAILED, _FAILED))
 
     def on_ready(self) -> None:
         """Reset the last step, since a new process takes requests."""
