@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from streaming.delay import RowLayout
+from streaming.delay import RowLayout, apply_delay
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Arrival, RowGenerator, SpeechRequest, TalkerRows
 from streaming.protocol.field_errors import unsupported
@@ -122,14 +122,9 @@ class FakeTalker:
 
     def rows_of(self, request: SpeechRequest, before: str = "") -> Codes:
         """Return the rows ``[T + K, K]`` int16 that ``generate`` yields if not interrupted."""
-        frames = self.frames_of(request, before)
-        count, books = frames.shape
         boc, eoc = self.codebook_size, self.codebook_size + 1
-        rows = np.full((count + books, books), eoc, np.int16)
-        for book in range(books):
-            rows[:book, book] = boc
-            rows[book : book + count, book] = frames[:, book]
-        return rows
+        rows = apply_delay(self.frames_of(request, before), boc, eoc)
+        return np.concatenate([rows, np.full((1, self.num_codebooks), eoc, np.int16)])
 
     @property
     def is_ready(self) -> bool:
