@@ -71,7 +71,7 @@ class Utterance:
         self.index, self.text, self.text_end = index, text, text_end
         self.queued_at, self.delivery = queued_at, delivery
         self.flush_ids: list[str] = []
-        self.started_at: float | None = None
+        self.is_started = False
         self.generated = False
         self.cut_off = False
         #: Whether its last audio was sent as such.
@@ -82,13 +82,11 @@ class Utterance:
         self.decoding: DecodeWindow | None = None
         self.words: WordTracker | None = None
 
-    def start(
-        self, settings: QueueSettings, dry_at: float, now: float, *, is_trimmed: bool
-    ) -> None:
+    def start(self, settings: QueueSettings, dry_at: float, *, is_trimmed: bool) -> None:
         """Start the generation. ``dry_at``: when the listener runs out of earlier audio.
         ``is_trimmed``: silence at the beginning will be left out.
         """
-        self.started_at = now
+        self.is_started = True
         self._settings, codec, schedule = settings, settings.codec, settings.schedule
         self._delay_rows = settings.layout.delay_rows(codec)
         self._reader = settings.layout.reader(codec)

@@ -342,7 +342,7 @@ class UtteranceQueue:
 
     def _start_talker(self, now: float) -> tuple[list[Command], float]:
         """Start the next utterance if there is credit for it."""
-        waiting = next((u for u in self._utterances if u.started_at is None), None)
+        waiting = next((u for u in self._utterances if not u.is_started), None)
         if self.is_held or self._talking or (waiting is None and not len(self._pieces)):
             return [], NEVER
         mine, playback = self._settings, self.playback
@@ -353,7 +353,7 @@ class UtteranceQueue:
             return [], room_at if room_at > now else NEVER
         waiting = waiting or self._take_text()
         is_trimmed = not self.sent_samples and mine.trim_samples > 0
-        waiting.start(mine, playback.dry_at + backlog_s, now, is_trimmed=is_trimmed)
+        waiting.start(mine, playback.dry_at + backlog_s, is_trimmed=is_trimmed)
         self._talking = waiting
         self._is_paused, self._rows_at_once = False, 1
         self.stopwatch.on_talker_start(now, is_first=waiting.index == 0)
@@ -379,7 +379,7 @@ class UtteranceQueue:
     def _start_decode(self, now: float) -> tuple[list[Command], float]:
         """Send the first utterance's next window to the codec if it is time."""
         head = self._utterances[0] if self._utterances else None
-        if head is None or head.started_at is None or head.decoding is not None:
+        if head is None or not head.is_started or head.decoding is not None:
             return [], NEVER
         limit_s = self._settings.max_lead_s
         if self.playback.lead_s(now) >= limit_s:
