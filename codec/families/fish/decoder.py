@@ -153,10 +153,8 @@ class FishDecoder:
     def _state_after(self, before: Codes, position: int) -> StreamState:
         """Return a stream's state at ``position``, after the codes ``[K, n]``."""
         before = self._kept(before)
-        if not before.shape[1]:
-            latents = self._tables[0].new_zeros(0, self._tables[0].shape[1])
-            return StreamState(self._transformer.begin(position), latents)
-        if (found := self._cache.find(_key(before, position))) is not None:
+        found = self._cache.find(_key(before, position)) if before.shape[1] else None
+        if found is not None:
             return found
         rebuilding = self._rebuild(before, position)
         while True:
