@@ -72,7 +72,6 @@ def serve(
             cost,
             clips is not None,
             decoder.fingerprint,
-            codec.family.name,
             codec.family.licence,
         )
     )

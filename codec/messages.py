@@ -59,14 +59,13 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The worker accepts work. ``cost`` was measured during warm-up.
 
     ``fingerprint`` differs for codecs whose codes mean other sounds; see ``CodecDecoder``.
-    ``family`` and ``licence`` are those of ``codec.family.CodecFamily``.
+    ``licence`` is that of ``codec.family.CodecFamily``.
     """
 
     spec: CodecSpec
     cost: DecodeCost
     can_encode: bool = False
     fingerprint: str = ""
-    family: str = ""
     licence: str = ""
 
 
