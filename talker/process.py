@@ -106,7 +106,7 @@ def _serve(
     if plan.engine == "async":
         from talker.host_async import run_async_host
 
-        run_async_host(
+        return run_async_host(
             link, arguments, checkpoint, prompts.stop_id, requests, warm_up, phases, ready
         )
     from talker.host_inprocess import InProcessHost
