@@ -33,7 +33,8 @@ _ONLY_KNOWN = {
         "attention_qk_norm": False, "attention_qkv_bias": False, "attention_o_bias": False,
     },
 }  # fmt: skip
-_SLOW, _FAST = "text_model.model.", "audio_decoder."
+#: Prefixes of the two transformers' names in the checkpoint.
+SLOW, FAST = "text_model.model.", "audio_decoder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +140,16 @@ class FishS2(Family):
         """See Family."""
         assert isinstance(shape, FishS2Shape)
         fast, width = shape.fast, shape.backbone.hidden_size
-        expected = _part_weights(_SLOW, shape.backbone, qk_norms=True)
-        expected |= _part_weights(_FAST, fast, qk_norms=False)
-        expected[f"{_FAST}output.weight"] = (fast.vocab_size, fast.hidden_size)
+        expected = _part_weights(SLOW, shape.backbone, qk_norms=True)
+        expected |= _part_weights(FAST, fast, qk_norms=False)
+        expected[f"{FAST}output.weight"] = (fast.vocab_size, fast.hidden_size)
         rows = shape.num_codebooks * shape.codebook_rows
-        expected[f"{_FAST}codebook_embeddings.weight"] = (rows, width)
+        expected[f"{FAST}codebook_embeddings.weight"] = (rows, width)
         return expected
 
     def canonical_name(self, name: str) -> str | None:
         """See Family."""
-        return name if name.startswith((_SLOW, _FAST)) else None
+        return name if name.startswith((SLOW, FAST)) else None
 
 
 def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:

@@ -17,14 +17,13 @@ from torch.nn import functional
 from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
 
-from talker.families.fish_s2 import FishS2Shape
+from talker.families.fish_s2 import FAST, SLOW, FishS2Shape
 from talker.families.fish_s2.fast_ar import FastAR
 from talker.families.fish_s2.sampler import FishS2RowSampler
 from talker.model import TalkerModel
 from talker.sampler import RowSampler
 from talker.shape import BackboneShape
 
-_SLOW, _FAST = "text_model.model.", "audio_decoder."
 #: Names of a slow layer's weights: the checkpoint's, and vLLM's Qwen3's.
 _SLOW_NAMES = {
     "attention.wo.": "self_attn.o_proj.",
@@ -88,16 +87,16 @@ def _renamed(
     """Rename the checkpoint's weights to this model's names."""
     begin, size = shape.semantic_begin, shape.codebook_size
     for name, weight in weights:
-        if name == f"{_SLOW}embeddings.weight":
+        if name == f"{SLOW}embeddings.weight":
             yield "model.embed_tokens.weight", weight
             end = weight[shape.stop_id : shape.stop_id + 1]  # type: ignore[operator]  # checked
             yield "semantic_head", torch.cat([weight[begin : begin + size], end])
-        elif name.startswith(_SLOW):
+        elif name.startswith(SLOW):
             yield from _slow_weights(name.removeprefix("text_model."), weight, shape.backbone)
-        elif name == f"{_FAST}codebook_embeddings.weight":
+        elif name == f"{FAST}codebook_embeddings.weight":
             yield "code_embedding.weight", weight
-        elif name.startswith(_FAST):  # the codec's file may be in the same folder
-            name = name.removeprefix(_FAST).replace("attention.w", "w")
+        elif name.startswith(FAST):  # the codec's file may be in the same folder
+            name = name.removeprefix(FAST).replace("attention.w", "w")
             yield f"fast.{name.replace('feed_forward.', '')}", weight
 
 
