@@ -118,6 +118,7 @@ class Runtime:
             asyncio.create_task(beat(self.metrics.loop_lag.observe)),
             asyncio.create_task(self.authority.watch()),
         ]
+        await self.library.require_folder()  # else refused only when the engines are loaded
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.talker.start())
             tasks.create_task(self.codec.start())

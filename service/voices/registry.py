@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,6 +152,14 @@ class VoiceLibrary:
 
     # -- loading and changing
 
+    async def require_folder(self) -> None:
+        """Create the folder, if one is set. Raises BackendError (``storage_failed``) if it cannot
+        be used.
+        """
+        if self._folder is not None:
+            with _usable():
+                await asyncio.to_thread(self._folder.open)
+
     async def open(self, spec: CodecSpec, codec: str, checkpoint: Path | None) -> None:
         """Load all voices of the codec with the fingerprint ``codec``. Raises BackendError
         (``storage_failed``) if the folder cannot be used.
@@ -162,12 +170,9 @@ class VoiceLibrary:
                 if self._fits(voice):
                     self._take_built_in(voice)
         if self._folder is not None:
-            try:
-                await asyncio.to_thread(self._folder.open)
+            await self.require_folder()  # which may have gone while the engines were started
+            with _usable():
                 await self._refresh()
-            except OSError as error:
-                message = f"The setting voices_dir names no folder that can be used ({error})."
-                raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
             self._refreshing = asyncio.create_task(self._keep_refreshing())
         log.info("voices", extra={"built_in": len(self._built_in), "added": len(self._added)})
 
@@ -286,6 +291,16 @@ class VoiceLibrary:
                 log.error("a voice could not be %s: %s", verb, error)
                 message = f"The voice's file could not be {verb}."
                 raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Raise the block's OSError as BackendError (``storage_failed``), for operators."""
+    try:
+        yield
+    except OSError as error:
+        message = f"The setting voices_dir names no folder that can be used ({error})."
+        raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
 
 
 def _read_built_in(folder: Path) -> Iterable[Voice]:

@@ -189,8 +189,9 @@ class VoiceFolder:
         self._bad: set[str] = set()
 
     def open(self) -> None:
-        """Create the folder."""
+        """Create the folder, and check that it can be read."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._ids()
 
     def lock(self) -> FolderLock:
         """Return a lock that keeps other servers from changing the folder."""

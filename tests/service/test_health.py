@@ -14,7 +14,7 @@ from service.auth.keys import Scope, issue
 from service.metrics import Metrics
 from service.runtime import Phase, Runtime
 from service.settings import Settings
-from streaming.errors import CapacityError, ErrorCode
+from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
@@ -129,3 +129,18 @@ async def test_engine_start_failure_is_reported_once() -> None:
     assert len(failures) == 1
     with pytest.raises(RuntimeError, match="not started"):
         _ = runtime.engine_pace.estimator
+
+
+class UnexpectedTalker(FakeTalker):
+    async def start(self) -> None:
+        pytest.fail("an engine was started")
+
+
+async def test_unusable_voices_dir_is_refused_before_engines_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = Settings(voices_dir=tmp_path / "file")
+    codec = FakeCodecEngine(SPEC)
+    runtime = Runtime(settings, UnexpectedTalker(), codec, Metrics("test", "fake"))
+    with pytest.raises(BackendError, match="voices_dir"):
+        await runtime.start()
+    await runtime.stop()
