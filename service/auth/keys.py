@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,9 +158,11 @@ class KeyFile(BaseModel):
 
 
 def read_keys(path: Path) -> KeyFile:
-    """Read a key file. Raises KeyFileError."""
+    """Read a key file. Raises KeyFileError, also for a pipe or device, which might never end."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise KeyFileError(f"{path} is not a regular file")
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from error
@@ -169,6 +172,11 @@ def read_keys(path: Path) -> KeyFile:
         return KeyFile.model_validate_json(data)
     except ValidationError as error:
         raise KeyFileError(f"{path}: {_first_fault(error, 'the file')}") from None
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a pipe."""
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _first_fault(error: ValidationError, whole: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -65,6 +66,17 @@ async def test_key_file_is_read_again_until_it_can_be_read(
     assert authority.is_current
     assert authority.admit("new", Scope.SPEAK, "192.0.2.1").key_id == "key_new"
     assert sum("was not taken" in record.message for record in caplog.records) == 1
+
+
+def test_pipe_in_place_of_key_file_is_refused_at_once(tmp_path: Path) -> None:
+    """It has no writer, so opening it would block the thread that reads it for ever."""
+    os.mkfifo(pipe := tmp_path / "keys.json")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_keys, pipe)
+        if wait([reading], timeout=20).not_done:
+            os.close(os.open(pipe, os.O_WRONLY))  # or the pool would wait too
+    with pytest.raises(KeyFileError, match="not a regular file"):
+        reading.result()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
