@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import uvicorn
 import uvloop
@@ -53,6 +57,26 @@ def exposure_fault(settings: Settings) -> str | None:
 
 
 _GRACE_S = 5
+#: Seconds in which the process ends by itself once only a thread that hangs keeps it.
+_LEAVE_S = 1.0
+
+
+class _Loop(uvloop.Loop):
+    """An event loop whose end does not wait for threads that hang, as in a dead file system."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        self.set_default_executor(self._threads)
+        #: Whether threads were left behind. They would keep the interpreter from ending.
+        self.has_stuck_threads = False
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """See asyncio, which waits longer or without a limit."""
+        ending = threading.Thread(target=self._threads.shutdown, daemon=True)
+        ending.start()
+        ending.join(_GRACE_S)  # nothing else is left to run
+        self.has_stuck_threads = ending.is_alive()
 
 
 class Unable(Exception):
@@ -83,8 +107,17 @@ def serve_until_stopped(settings: Settings) -> None:
         if admin is not None:
             admin_url = _url(scheme, *admin.getsockname()[:2])
             log.say(f"  metrics and draining at {admin_url}")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, log, listener, port, admin))
+        loop = _Loop()
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(_serve(settings, log, listener, port, admin))
+        finally:
+            if loop.has_stuck_threads:
+                log.say("A thread hangs, perhaps in a file system; ending without it.")
+                status = int(sys.exc_info()[0] is not None)
+                leaving = threading.Timer(_LEAVE_S, os._exit, (status,))
+                leaving.daemon = True
+                leaving.start()
 
 
 async def _serve(

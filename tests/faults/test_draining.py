@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from service.runtime import Runtime
-from tests.faults.fake_service import free_port, instance
+from tests.faults.fake_service import ROOT, free_port, instance
 from tests.faults.history import Script
 from tests.faults.labelled_audio import LabelTalker
 from tests.faults.rig import (
@@ -24,6 +26,7 @@ from tests.faults.rig import (
     native,
     openai,
 )
+from tests.service.auth.keyring import entry, write_keys
 
 #: 30 seconds of audio; the lead is one second.
 FRAMES = (2500, 2500, 2500)
@@ -110,3 +113,38 @@ async def test_sigterm_completes_long_context() -> None:
         await native(server.port, [listener])
         assert_right([listener], "complete")
         assert await ended[0] == os.EX_OK
+
+
+async def test_sigterm_ends_server_with_thread_that_hangs(tmp_path: Path) -> None:
+    """Nothing can wake a thread that waits for a dead network file system."""
+    program = """
+import threading
+from service.auth import authenticator
+from tests.faults import fake_service
+
+def hang(path):
+    if threading.current_thread() is threading.main_thread():  # the first time, at the start
+        return None
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+authenticator._RELOAD_S, authenticator._state = 0.01, hang
+fake_service.main()
+"""
+    keys = write_keys(tmp_path / "keys.json", entry("one", "acme"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "--port", "0"),
+        cwd=ROOT,
+        env=os.environ | {"TALKWIRE_API_KEYS_FILE": str(keys)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.stdout.readline() == b"hangs\n"
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
