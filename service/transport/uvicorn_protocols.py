@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import logging
 import math
+import os
 import socket
 import ssl
 from asyncio import TimerHandle
@@ -299,10 +300,16 @@ class ConnectionLimits:
         self.waiting[connection] = None
         if len(self.waiting) > self.most_waiting:
             oldest, _ = self.waiting.popitem(last=False)
-            oldest.give_up()
+            oldest.turn_away()
 
 
 _NO_PASSPHRASE = "none"
+#: Most bytes of a request that is refused unread, and the refusal.
+_HEAD_BYTES = 64 * 1024
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 class ServerConfig(uvicorn.Config):
@@ -424,9 +431,33 @@ class HttpProtocol(H11Protocol):
             self.give_up()
 
     def give_up(self) -> None:
-        """Abort at the deadline, or for newer connections."""
+        """Abort at the deadline."""
         self._clear_deadline()
         self.transport.abort()
+
+    def turn_away(self) -> None:
+        """Close for newer connections. When many connect at once, requests have arrived that were
+        not read yet; these clients are told to come again.
+        """
+        if not self._has_unread_request():
+            self.give_up()
+            return
+        self._clear_deadline()
+        self.transport.write(_BUSY)
+        self.transport.close()
+
+    def _has_unread_request(self) -> bool:
+        """Take what a new client without TLS has sent, and return whether there was anything. What
+        is left unread would make the kernel reset the connection, perhaps before the answer is
+        read.
+        """
+        has_begun = self.conn.trailing_data != (b"", False) or self.cycle is not None
+        if has_begun or self.transport.get_extra_info("sslcontext") is not None:
+            return False
+        try:
+            return bool(os.read(self.transport.get_extra_info("socket").fileno(), _HEAD_BYTES))
+        except OSError:
+            return False
 
 
 def configure_listener(listener: socket.socket, slow_consumer_s: float) -> None:
@@ -498,11 +529,11 @@ class TlsHandshake(asyncio.Protocol):
         self._securing.add_done_callback(lambda done: self._forget(done, kept))
         self._limits.begin(self)
 
-    def give_up(self) -> None:
-        """Stop at the deadline, for newer connections, or at the server's end."""
+    def turn_away(self) -> None:
+        """Stop for newer connections, or at the server's end."""
         self._securing.cancel()
 
-    shutdown = give_up  # uvicorn's name
+    shutdown = turn_away  # uvicorn's name
 
     async def _secure(self, kept: socket.socket) -> None:
         # clients without TLS, or that disconnect, are ignored

@@ -160,6 +160,27 @@ async def test_oldest_silent_connections_are_closed_over_limit() -> None:
         assert not silent[-1][0].at_eof()
 
 
+async def test_unread_requests_over_limit_are_told_to_come_again() -> None:
+    """When many clients reconnect at once, all are accepted before a request is read."""
+    many = _SPARE + 2 + 20
+    async with gateway(max_connections=2) as server:
+        url = httpx.URL(server.http)
+        # without a turn of the loop, so that the server sees them together
+        clients = [socket.create_connection((url.host, url.port or 0)) for _ in range(many)]
+        for each in clients:
+            each.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers = []
+        for each in clients:
+            reader, writer = await asyncio.open_connection(sock=each)
+            async with asyncio.timeout(60):
+                answers.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.close()
+    busy = [each for each in answers if b" 503 " in each]
+    assert len(busy) == 20
+    assert all(b"retry-after: 1\r\n" in each for each in busy)
+    assert all(each in busy or b" 200 " in each for each in answers)
+
+
 async def test_handshake_deadline_does_not_hold_for_accepted_socket(
     deadlines: Deadlines,
 ) -> None:
