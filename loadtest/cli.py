@@ -209,6 +209,8 @@ def report(
     finally:
         if options.plots:
             draw_plots(made, options.out)
+    if made and all(set(row.figures.outcomes) == {"failed"} for row, _ in made):
+        raise LoadTestError("every turn failed")
 
 
 def plan_of(options: argparse.Namespace, **more: Any) -> Plan:

@@ -74,6 +74,14 @@ async def test_run_writes_files_if_reader_of_tables_has_gone(tmp_path) -> None:
     assert read_records(tmp_path / "raw.jsonl")
 
 
+def test_run_fails_after_its_report_if_every_turn_failed(tmp_path, capsys) -> None:
+    command = ["run", "--url", "ws://127.0.0.1:1/", "--duration", "1", "--warmup", "0"]
+    with pytest.raises(SystemExit, match="every turn failed"):
+        cli.main([*command, "--rate", "9/s", "--out", str(tmp_path)])
+    assert read_json(tmp_path / "report.json").rows[0].figures.outcomes.keys() == {"failed"}
+    assert capsys.readouterr().out == (tmp_path / "report.md").read_text()
+
+
 def test_write_report_prints_tables_if_file_fails(tmp_path, capsys) -> None:
     with pytest.raises(OSError, match="too long"):
         write_report("test", [run("a")], None, None, tmp_path / ("x" * 300))
