@@ -10,6 +10,7 @@ import base64
 import contextlib
 import io
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
@@ -102,6 +103,8 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start the service. Each setting can also be given as TALKWIRE_NAME in the environment."""
+    # a request to read the keys again must not end a service that has not read them yet
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from service.server import Unable, serve_until_stopped
     from service.settings import SettingsError, load_settings
 

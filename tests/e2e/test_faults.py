@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -199,3 +200,16 @@ def test_help_and_version_work_without_service() -> None:
     assert "serve" in run("--help").stdout
     assert run("version").stdout.strip() == "0.1.0"
     assert run("nonsense").returncode == 2
+
+
+def test_sighup_before_service_can_handle_it_is_ignored() -> None:
+    program = """
+import os, signal
+from service import cli, server
+server.serve_until_stopped = lambda settings: os.kill(os.getpid(), signal.SIGHUP)
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve"], capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
