@@ -69,6 +69,10 @@ class BatchError(Exception):
     """The batch cannot go on; the text says why."""
 
 
+class ReaderGone(Exception):
+    """Nothing reads the results any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
     """Options of a batch. The folder ``out`` is created if necessary. ``concurrency`` texts are
@@ -237,8 +241,8 @@ async def run_batch(
     on_result: Callable[[Result], None],
 ) -> int:
     """Speak items without a result, and return the number that failed. ``on_result`` is called with
-    each result as it comes. Raises BatchError if no more can be spoken or written; complete results
-    are kept.
+    each result as it comes. Raises BatchError if no more can be spoken or written, or what
+    ``on_result`` raises; complete results are kept.
     """
     todo, failed = iter(items), 0
 
@@ -259,7 +263,7 @@ async def run_batch(
                 tasks.create_task(work())
     except ExceptionGroup as group:
         error = first_of(group)
-        if isinstance(error, BatchError):
+        if isinstance(error, (BatchError, ReaderGone)):
             raise error from None
         if isinstance(error, OSError):
             raise BatchError(f"cannot write to {options.out}: {error.strerror}") from error
@@ -406,7 +410,7 @@ def run_command(
 ) -> int:
     """Run ``talkwire batch``, with results on stdout and a progress bar on stderr. Engines with
     ``settings`` speak; if these are None, the service at ``url``. Returns the number of texts that
-    failed. Raises BatchError.
+    failed. Raises BatchError, ReaderGone.
     """
     try:
         SpeechBody.model_validate(options.body("text"))
@@ -433,6 +437,8 @@ def run_command(
                 def on_result(result: Result) -> None:
                     try:
                         typer.echo(msgspec.json.encode(result).decode())  # if stdout is open
+                    except BrokenPipeError as error:
+                        raise ReaderGone from error
                     except OSError as error:
                         told = f"cannot write standard output: {error.strerror}"
                         raise BatchError(told) from error

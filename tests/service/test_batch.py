@@ -476,6 +476,26 @@ async def test_batch_command_survives_closed_streams_and_names_full_one(tmp_path
         )
 
 
+async def test_batch_command_ends_in_silence_if_reader_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    reading, writing = os.pipe()
+    os.close(reading)
+    async with gateway() as server:
+        command = ["batch", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]
+        program = "from service.cli import main; main()"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", program, *command, "--url", server.url),
+            stdout=writing,
+            stderr=PIPE,
+            cwd=ROOT,
+        )
+        os.close(writing)
+        _, told = await process.communicate()
+    assert process.returncode == 1
+    assert "talkwire:" not in told.decode()
+    assert "Traceback" not in told.decode()
+
+
 def test_batch_command_with_empty_url_starts_no_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
