@@ -54,6 +54,13 @@ _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
 #: Statuses of a service that is full or starting; the request is repeated.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
+#: Errors that every text of the batch would get.
+_OF_ALL_TEXTS = (
+    ErrorCode.UNAUTHORIZED,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.DRAINING,
+    ErrorCode.INVALID_AUDIO,  # of the reference clip
+)
 #: Characters of an address's path that are not to be quoted, or are quoted already.
 _QUOTED = "/%:@!$&'()*+,;=~"
 #: Fields of the speech that the command line can set.
@@ -392,7 +399,7 @@ def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireEr
         code, message = ErrorCode(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         return BatchError(f"the server answered {status}, and not as Talkwire does")
-    if code in (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.DRAINING):
+    if code in _OF_ALL_TEXTS:
         return BatchError(message)
     if status in _LATER:
         hint = retry_after_ms or ""
@@ -412,6 +419,8 @@ def run_command(
     ``settings`` speak; if these are None, the service at ``url``. Returns the number of texts that
     failed. Raises BatchError, ReaderGone.
     """
+    if options.speech.get("ref_text") is not None and options.speech.get("ref_audio") is None:
+        raise BatchError("ref_text goes with ref_audio")
     try:
         SpeechBody.model_validate(options.body("text"))
     except ValidationError as error:

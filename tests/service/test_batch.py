@@ -496,6 +496,26 @@ async def test_batch_command_ends_in_silence_if_reader_has_gone(tmp_path: Path) 
     assert "Traceback" not in told.decode()
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--ref-audio", "MP3 or Ogg (Opus, Vorbis).\n"),
+        ("--ref-text", "talkwire: ref_text goes with ref_audio\n"),
+    ],
+)
+async def test_batch_command_names_unusable_reference_once(
+    tmp_path: Path, option: str, told: str
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "clip.wav").write_bytes(b"RIFF")
+    command = ["batch", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]
+    async with gateway() as server:
+        asked = [*command, "--url", server.url, option, str(tmp_path / "clip.wav")]
+        done = await asyncio.to_thread(CliRunner().invoke, app, asked)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.endswith(told)
+
+
 def test_batch_command_with_empty_url_starts_no_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
