@@ -23,7 +23,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -321,11 +321,17 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
     return speak
 
 
-def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
-    """Return a speaker that uses a service's OpenAI API. ``url`` is any of the service's, or where
-    a proxy has it. Its name and password, if any, are sent unless there is a key. Raises BatchError
-    for a bad address, or a key that no header can hold.
-    """
+class _Service(NamedTuple):
+    """Where a service is, and how it is asked. ``shown`` is its address without a password."""
+
+    connect: Callable[[], http.client.HTTPConnection]
+    prefix: str
+    headers: Mapping[str, str]
+    shown: str
+
+
+def _service(url: str, api_key: str | None) -> _Service:
+    """Parse an address. Raises BatchError if it is bad, or for a key that no header can hold."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -336,7 +342,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
         raise BatchError(f"not an address: {url}")
     is_tls = parts.scheme in ("https", "wss")
     kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-    headers = {"content-type": "application/json"}
+    headers = {}
     if api_key is not None:
         if not (api_key.isascii() and api_key.isprintable()):  # http.client's error would show it
             raise BatchError("the API key has characters that no key has")
@@ -348,12 +354,50 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     prefix, _, _ = f"{parts.path}/".partition("/v1/")
     quoted = quote(prefix.rstrip("/"), safe=_QUOTED, errors="surrogateescape")
-    path = f"{quoted}/v1/audio/speech"
+    connect = functools.partial(kind, host, port, timeout=_CONNECT_TIMEOUT_S)
+    return _Service(connect, f"{quoted}/v1", headers, shown)
+
+
+def served_model(url: str, api_key: str | None) -> str | None:
+    """Ask a service for its model's name; None if it does not tell. ``url`` and ``api_key`` are as
+    of ``server_speaker``. Raises BatchError.
+    """
+    service = _service(url, api_key)
+    connection = service.connect()
+    try:
+        connection.request("GET", f"{service.prefix}/models", headers=service.headers)
+        answer = connection.getresponse()
+        told = answer.read(_MAX_ERROR_BYTES)
+    except (ConnectionRefusedError, TimeoutError) as error:
+        raise BatchError(f"no server answers at {service.shown}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BatchError(f"the server at {service.shown} is gone: {error}") from error
+    finally:
+        connection.close()
+    if answer.status == http.client.NOT_FOUND:  # a proxy may pass on no more than speech
+        return None
+    if answer.status != http.client.OK:
+        refused = _refused(answer.status, told, None)
+        raise refused if isinstance(refused, BatchError) else BatchError(refused.message)
+    try:
+        return str(json.loads(told)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise BatchError(f"the server at {service.shown} is not Talkwire") from error
+
+
+def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Speak:
+    """Return a speaker that uses a service's OpenAI API. ``url`` is any of the service's, or where
+    a proxy has it. Its name and password, if any, are sent unless there is a key. Raises BatchError
+    for a bad address, or a key that no header can hold.
+    """
+    service = _service(url, api_key)
+    headers = {"content-type": "application/json", **service.headers}
+    path, shown = f"{service.prefix}/audio/speech", service.shown
     # a request holds a thread; the loop's own pool has fewer than texts may be spoken at once
     pool = ThreadPoolExecutor(options.concurrency)
 
     async def speak(text: str, write: Write) -> None:
-        connection = kind(host, port, timeout=_CONNECT_TIMEOUT_S)
+        connection = service.connect()
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
 
         def connect() -> None:
@@ -426,6 +470,9 @@ def run_command(
     except ValidationError as error:
         fault = error.errors()[0]
         raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    if settings is None:
+        url = DEFAULT_URL if url is None else url
+        options = replace(options, model=served_model(url, api_key))
     with Results.open(options.out) as results:
         needs_engines = settings is not None and not all(
             results.kept(item, options.digest(item.text)) for item in items
@@ -434,7 +481,7 @@ def run_command(
         async def command() -> int:
             async with contextlib.AsyncExitStack() as stack:
                 if settings is None or not needs_engines:
-                    speak = server_speaker(DEFAULT_URL if url is None else url, api_key, options)
+                    speak = server_speaker(url or DEFAULT_URL, api_key, options)
                 else:
                     speak = await stack.enter_async_context(_started(settings, options))
                 # without a file the bar would be shown among the results

@@ -36,6 +36,7 @@ from service.batch import (
     engine_speaker,
     read_items,
     run_batch,
+    served_model,
     server_speaker,
 )
 from service.cli import app
@@ -494,6 +495,23 @@ async def test_batch_command_ends_in_silence_if_reader_has_gone(tmp_path: Path) 
     assert process.returncode == 1
     assert "talkwire:" not in told.decode()
     assert "Traceback" not in told.decode()
+
+
+async def test_batch_command_speaks_again_if_service_has_another_model(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    command = ["batch", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]
+    for model, status in (("one", "success"), ("one", "kept"), ("another", "success")):
+        async with gateway(served_model_name=model) as server:
+            asked = [*command, "--url", server.url]
+            done = await asyncio.to_thread(CliRunner().invoke, app, asked)
+        assert done.exit_code == 0, done.output
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [result["status"] for result in results] == [status] * len(TEXTS)
+
+
+async def test_served_model_is_unknown_behind_proxy_of_speech_alone() -> None:
+    async with answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
+        assert await asyncio.to_thread(served_model, url, None) is None
 
 
 @pytest.mark.parametrize(
