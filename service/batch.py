@@ -34,6 +34,7 @@ from pydantic import ValidationError
 
 from service.audio.pcm import tell_wav_length
 from service.build import build_runtime
+from service.dialects.errors import validation_error
 from service.dialects.openai.request import SpeechBody, speech_plan
 from service.logs import set_up
 from service.runtime import Runtime
@@ -78,6 +79,10 @@ class BatchError(Exception):
 
 class ReaderGone(Exception):
     """Nothing reads the results any more."""
+
+
+class OptionError(Exception):
+    """An option of the speech is out of range; the text names it and shows the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,15 +466,14 @@ def run_command(
 ) -> int:
     """Run ``talkwire batch``, with results on stdout and a progress bar on stderr. Engines with
     ``settings`` speak; if these are None, the service at ``url``. Returns the number of texts that
-    failed. Raises BatchError, ReaderGone.
+    failed. Raises OptionError, before anything is made, BatchError, and ReaderGone.
     """
     if options.speech.get("ref_text") is not None and options.speech.get("ref_audio") is None:
         raise BatchError("ref_text goes with ref_audio")
     try:
         SpeechBody.model_validate(options.body("text"))
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise BatchError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+        raise OptionError(validation_error(error.errors(), rooted=False).message) from error
     if settings is None:
         url = DEFAULT_URL if url is None else url
         options = replace(options, model=served_model(url, api_key))

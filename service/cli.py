@@ -197,7 +197,14 @@ def batch(
 
     Results are printed as lines of JSON.
     """
-    from service.batch import BatchError, BatchOptions, ReaderGone, read_items, run_command
+    from service.batch import (
+        BatchError,
+        BatchOptions,
+        OptionError,
+        ReaderGone,
+        read_items,
+        run_command,
+    )
     from service.settings import SettingsError, load_settings
 
     if url is not None and (config is not None or model is not None):
@@ -221,7 +228,7 @@ def batch(
     }
     options = BatchOptions(out, speech, concurrency, settings.model if settings else None)
     try:
-        with failing(Exit.FAILED, BatchError):
+        with failing(Exit.USAGE, OptionError), failing(Exit.FAILED, BatchError):
             failed = run_command(read_items(data), options, settings, url, api_key)
     except ReaderGone as error:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe") from error  # ends in silence, like show

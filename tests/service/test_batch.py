@@ -443,9 +443,15 @@ async def test_batch_command_prints_results(tmp_path: Path) -> None:
         assert {json.loads(line)["code"] for line in done.stdout.splitlines()} == {
             "invalid_parameter"
         }
-    for more, told in ((["--temperature", "9"], "temperature"), (["--model", "x"], "--model")):
+    for more, told in (
+        (["--temperature", "9"], "temperature must be at most 2.0, not 9.0."),
+        (["--temperature", "nan"], "temperature must be at most 2.0, not nan."),
+        (["--seed", "-5"], "seed must be at least 0, not -5."),
+        (["--voice", ""], "talkwire: voice must be "),
+        (["--model", "x"], "--model"),
+    ):
         done = await asyncio.to_thread(CliRunner().invoke, app, [*command, *more])
-        assert done.exit_code != 0
+        assert done.exit_code == 2
         assert told in done.stderr
 
 
