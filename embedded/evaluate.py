@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import seam
-from benchmarks.report import environment
+from benchmarks.report import check_writable, environment
 from codec.families.higgs.checkpoint import open_higgs
 from codec.families.higgs.decoder import HiggsDecoder
 from codec.family import CheckpointError as CodecCheckpointError
@@ -56,6 +56,7 @@ from talker.shape import CheckpointError
 _HERE = Path(__file__).parent
 _LOOKAHEADS = (0, 2, 4, 8)
 _SEAM_CHUNK = 5
+_PAGE, _DATA = "evaluation.md", "evaluation.json"
 
 
 class NoTexts(Exception):
@@ -80,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(page)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "evaluation.md").write_text(page, encoding="utf-8")
+        (options.out / _PAGE).write_text(page, encoding="utf-8")
         data = json.dumps(to_data(evaluation), indent=1, allow_nan=False)
-        (options.out / "evaluation.json").write_text(data + "\n", encoding="utf-8")
+        (options.out / _DATA).write_text(data + "\n", encoding="utf-8")
     return 0
 
 
@@ -91,6 +92,19 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return int(text)
+
+
+def _folder(text: str) -> Path:
+    """Parse the option of the results' folder, and make it. Raises argparse.ArgumentTypeError if
+    they cannot be written there.
+    """
+    for name in (_PAGE, _DATA):
+        try:
+            check_writable(Path(text, name))
+        except OSError as error:
+            told = f"cannot write {error.filename}: {error.strerror}"
+            raise argparse.ArgumentTypeError(told) from error
+    return Path(text)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -112,7 +126,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--streams", type=_count, default=4, help="spoken at once")
     parser.add_argument("--timed", type=_count, default=5, help="spoken alone, for the RTF")
-    parser.add_argument("--out", type=Path, help="folder for evaluation.json and evaluation.md")
+    parser.add_argument("--out", type=_folder, help="folder for evaluation.json and evaluation.md")
     return parser.parse_args(argv)
 
 

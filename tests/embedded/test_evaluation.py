@@ -290,6 +290,25 @@ def test_evaluation_ignores_lines_without_words(
     assert "no sentence with words" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("blocked", ["", "evaluation.md", "evaluation.json"])
+def test_evaluation_refuses_unwritable_results_before_it_speaks(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    blocked: str,
+) -> None:
+    monkeypatch.setattr("embedded.evaluate.Recogniser", lambda: pytest.fail("started"))
+    out = tmp_path / "out"
+    if blocked:
+        (out / blocked).mkdir(parents=True)
+    else:
+        out.write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["--out", str(out)])
+    assert ended.value.code == 2
+    assert f"argument --out: cannot write {out / blocked}: " in capsys.readouterr().err
+
+
 def test_evaluation_names_missing_voice_or_file_before_it_speaks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
