@@ -21,7 +21,7 @@ from loadtest.compare import as_markdown, caveats, compare
 from loadtest.plan import Plan, parse_rate, parse_share, steps, warmup_within
 from loadtest.plots import draw_plots
 from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
-from loadtest.run import LoadTestError, OnProgress, carry_out, port_of, run_plan
+from loadtest.run import LoadTestError, OnProgress, carry_out, check_address, run_plan
 from loadtest.session import API_KEY
 from loadtest.sweep import gateway_against_bare
 from loadtest.sweep import sweep as run_sweep
@@ -130,6 +130,7 @@ def run(options: argparse.Namespace) -> None:
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
         async with served(options) as (url, pid):
             mine = msgspec.structs.replace(plan, url=url)
+            check_address(mine, remote=options.remote)
             result = await run_plan(
                 mine,
                 pid=pid,
@@ -150,12 +151,13 @@ def sweep(options: argparse.Namespace) -> None:
 
     async def measure(display: Display) -> tuple[list[RunRecords], float]:
         async with served(options) as (url, pid):
-            port_of(url, plan.protocol)
+            mine = msgspec.structs.replace(plan, url=url)
+            check_address(mine)
             most = options.capacity or servers.capacity(url, API_KEY)
             if not most:
                 raise LoadTestError("the server does not tell its capacity; give --capacity")
             made = await run_sweep(
-                msgspec.structs.replace(plan, url=url),
+                mine,
                 loads,
                 most,
                 pid=pid,

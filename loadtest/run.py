@@ -68,6 +68,16 @@ def require_local(url: str, protocol: Protocol = "native") -> int:
     return port
 
 
+def check_address(plan: Plan, *, remote: bool = False) -> int:
+    """Return the port of the plan's address. Raises LoadTestError or ValueError if it is invalid
+    for the protocol, and unless ``remote`` if it is another machine's.
+    """
+    port = port_of(plan.url, plan.protocol)
+    if plan.protocol == "openai":
+        openai_session.address(plan.url)
+    return port if remote else require_local(plan.url, plan.protocol)
+
+
 async def run_plan(
     plan: Plan,
     *,
@@ -79,11 +89,8 @@ async def run_plan(
     """Run a plan. Ctrl-C ends it early, with the results so far. Raises LoadTestError, or
     ValueError for an invalid address.
     """
-    port_of(plan.url, plan.protocol)
-    if plan.protocol == "openai":
-        openai_session.address(plan.url)
+    port = check_address(plan, remote=remote)
     if not remote:
-        port = require_local(plan.url, plan.protocol)
         pid = pid or listener_pid(port)
     before = load_average()
     stop = asyncio.Event()

@@ -122,9 +122,12 @@ def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
         (["run", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
         (["run", "--url", "http://127.0.0.1:9/", "--remote"], "--protocol openai speaks HTTP"),
         (["sweep", "--url", "http://127.0.0.1:9/"], "--protocol openai speaks HTTP"),
+        (["run", "--url", "ws://192.0.2.7:9/"], "another machine"),
     ],
 )
-def test_cli_refuses_bad_arguments_before_run(tmp_path, monkeypatch, arguments, told) -> None:
+def test_cli_refuses_bad_arguments_before_run(
+    tmp_path, monkeypatch, capsys, arguments, told
+) -> None:
     monkeypatch.setattr(servers, "started", lambda command: pytest.fail("a server was started"))
     (tmp_path / "file").write_text("")
     (tmp_path / "out" / "report.md").mkdir(parents=True)
@@ -132,6 +135,7 @@ def test_cli_refuses_bad_arguments_before_run(tmp_path, monkeypatch, arguments, 
     with pytest.raises(SystemExit, match=told) as ended:
         cli.main(filled)
     assert isinstance(ended.value.code, str), "a text, which the interpreter prints, and 1"
+    assert capsys.readouterr().err == "", "no run was announced"
 
 
 @pytest.mark.parametrize(
