@@ -160,6 +160,7 @@ async def _start(plan: Plan, index: int) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=_LINE_BYTES,
+        start_new_session=True,  # signals to our process group are for us: we close its input
     )
     assert worker.stdin is not None
     worker.stdin.write(msgspec.json.encode(plan) + b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -189,15 +190,17 @@ async def interrupted(
     number: int = signal.SIGINT,
     look: Callable[[int], None] = lambda pid: None,
 ) -> str:
-    """Signal the program ``after_s`` seconds into its run and return its output."""
+    """Signal the program's process group, as terminals and timeout(1) do, ``after_s`` seconds into
+    its run. Returns its output.
+    """
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     assert process.stderr is not None
     await process.stderr.readline()  # the run begins
     await asyncio.sleep(after_s)
     look(process.pid)
-    process.send_signal(number)
+    os.killpg(process.pid, number)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, err.decode()
     return out.decode()
