@@ -3,9 +3,12 @@
 /** As much as is recorded: a little less than the server takes. */
 export const LONGEST_S = 29.5;
 
-/** Records until `stop`, and LONGEST_S at most. `onTime(seconds)` is told how much there is. */
+/**
+ * Records until `stop`, and LONGEST_S at most. `onTime(seconds)` is told how much there is, and
+ * `onEnd()` that the microphone has gone: unplugged, say, or no longer allowed.
+ */
 export class Recording {
-  static async start(onTime) {
+  static async start(onTime, onEnd) {
     const audio = { channelCount: 1, echoCancellation: false, autoGainControl: false };
     const made = new Recording();
     made.stream = await navigator.mediaDevices.getUserMedia({ audio });
@@ -16,6 +19,9 @@ export class Recording {
       node.port.onmessage = ({ data }) => made.#take(data, onTime);
       made.context.createMediaStreamSource(made.stream).connect(node);
       await made.context.resume();
+      const [track] = made.stream.getTracks();
+      if (track.readyState === "ended") throw new Error("the microphone has gone");
+      track.addEventListener("ended", onEnd); // not by our own stop()
     } catch (error) {
       await made.#close();
       throw error;

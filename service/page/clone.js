@@ -43,10 +43,11 @@ export class CloneForm {
         if (isWanted) this.at("file").value = "";
         this.#say(isWanted ? `Recorded ${recording.seconds.toFixed(1)} seconds.` : "");
       } else {
-        this.recording = await Recording.start((seconds) => {
+        const onTime = (seconds) => {
           button.textContent = `Stop (${Math.floor(seconds)} s)`;
           if (seconds >= LONGEST_S) this.#toggle(); // there is no more to come
-        });
+        };
+        this.recording = await Recording.start(onTime, () => this.#toggle());
         this.#say("Recording: read out what is said in the clip.");
       }
     } catch {

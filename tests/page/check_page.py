@@ -270,6 +270,27 @@ async def test_voice_recording_by_keyboard_adds_voice_that_speaks(pictures: Path
         assert created == ["mine"]
 
 
+async def test_recording_ends_with_its_microphone() -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.tab.run(
+            "(() => { const { mediaDevices } = navigator;"
+            "const ask = mediaDevices.getUserMedia.bind(mediaDevices);"
+            "mediaDevices.getUserMedia = async (w) => (window.microphone = await ask(w)); })()"
+        )
+        record = "document.getElementById('clone-record')"
+        await shown.tab.click("clone-summary")
+        await shown.tab.click("clone-record")
+        await shown.tab.until(f"{record}.textContent >= 'Stop (1'")
+        # what the browser does when it is unplugged: stop() alone has no such event
+        track = "microphone.getTracks()[0]"
+        await shown.tab.run(f"{track}.stop(); {track}.dispatchEvent(new Event('ended'))")
+        await shown.tab.until(f"{record}.textContent == 'Record'")
+        assert await shown.tab.run(f"{record}.getAttribute('aria-pressed')") == "false"
+        told = await shown.tab.text("clone-status")
+        assert told.startswith("Recorded ")
+        assert told != "Recorded 29.5 seconds.", "silence was recorded up to the limit"
+
+
 async def test_invalid_clip_shows_error_code() -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         await shown.tab.click("clone-summary")
