@@ -50,7 +50,7 @@ def words_of(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def names_of(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the phonemes of each word in the lines of ``names.txt``: a word, then its phonemes."""
+    """Return the phonemes of each word in lines like "beth B EH1 TH"."""
     parts = (line.split() for line in lines if line.strip() and not line.startswith("#"))
     return {word: tuple(phones) for word, *phones in parts}
 

@@ -1,7 +1,8 @@
 """Makes the lexicon of ``embedded.pronunciation``: ``python -m embedded.training.lexicon``.
 
-It is misaki's American one (hexgrad, Apache-2.0), its verified entries before its guessed ones.
-Names are also found in lower case. Of words with several pronunciations the usual one is kept.
+It is misaki's American one (hexgrad, Apache-2.0), its verified entries before its guessed ones, and
+``corrections.txt`` before both. Names are also found in lower case. Of words with several
+pronunciations the usual one is kept.
 
 misaki leaves most names to espeak-ng. These come from ``names.txt`` and from the CMU Pronouncing
 Dictionary (Carnegie Mellon University, BSD-2-Clause: ``embedded/lexicon.LICENSE``), as it is in the
@@ -23,6 +24,12 @@ from embedded.training import cmudict
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 _SOURCES = ("us_gold.json", "us_silver.json")
 NAMES = Path(__file__).with_name("names.txt")
+CORRECTIONS = Path(__file__).with_name("corrections.txt")
+#: Guessed entries have endings that no English word has: "typed" with "pd", "graphs" with "fz".
+_UNVOICED = (
+    (re.compile("(?<=[ptkfθsʃʧ])d$"), "t"),
+    (re.compile("(?<=[ptkfθ])z$"), "s"),
+)
 #: Dictionaries vary in weak vowels, secondary stress and flaps, and in whether "cot" and "caught"
 #: sound alike.
 _WEAK = re.compile("(?<!ˈ)[ᵊᵻɪʌɛE]")
@@ -35,7 +42,8 @@ Entries = Mapping[str, "str | Mapping[str, str | None]"]
 
 def entries(sources: list[Entries]) -> dict[str, str]:
     """Return ``{word: sounds}`` from the first source that has a word. A word in lower case takes
-    precedence over a name with the same letters.
+    precedence over a name with the same letters. The endings -s and -d are voiceless after such
+    sounds.
     """
     found: dict[str, str] = {}
     for source in sources:
@@ -46,6 +54,8 @@ def entries(sources: list[Entries]) -> dict[str, str]:
                     continue
                 usual = sounds if isinstance(sounds, str) else sounds.get("DEFAULT")
                 if usual:
+                    for ending, unvoiced in _UNVOICED:
+                        usual = ending.sub(unvoiced, usual)
                     found.setdefault(small, written(usual))
     return found
 
@@ -75,6 +85,12 @@ def with_names(
             continue
         found[word] = sounds
     return found
+
+
+def corrected(words: Mapping[str, str], corrections: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return ``words`` with the sounds of ``corrections`` instead of their own."""
+    right = {word: written(cmudict.to_misaki(phones)) for word, phones in corrections.items()}
+    return {**words, **right}
 
 
 def agreement(
@@ -121,7 +137,8 @@ def main() -> None:
         dictionary = cmudict.words_of(lines)
     both, same, alike = agreement(words, dictionary)
     names = cmudict.names_of(NAMES.read_text(encoding="utf-8").splitlines())
-    found = with_names(words, names, dictionary)
+    corrections = cmudict.names_of(CORRECTIONS.read_text(encoding="utf-8").splitlines())
+    found = with_names(corrected(words, corrections), names, dictionary)
     options.out.write_bytes(pack(found))
     print(
         f"{len(found)} words, {len(words)} of them misaki's. Of {both} that the dictionary has "

@@ -9,7 +9,7 @@ import pytest
 from embedded.pronunciation import lexicon
 from embedded.training import lexicon as training
 from embedded.training.cmudict import names_of, to_misaki, words_of
-from embedded.training.lexicon import agreement, entries, pack, with_names
+from embedded.training.lexicon import agreement, corrected, entries, pack, with_names
 
 
 def _phones(entries: dict[str, str]) -> dict[str, list[str]]:
@@ -32,6 +32,21 @@ def test_entries_take_usual_sounds_of_first_source() -> None:
         "paul": "pˈɔl",
         "blorp": "blˈɔrp",
     }
+
+
+def test_entries_end_voiceless_after_voiceless_sounds() -> None:
+    guessed = {"typed": "tˈIpd", "raced": "ɹˈAsd", "graphs": "ɡɹˈæfz", "races": "ɹˈAsᵻz"}
+    assert entries([guessed]) == {
+        "typed": "tˈIpt",
+        "raced": "rˈAst",
+        "graphs": "grˈæfs",
+        "races": "rˈAsᵻz",
+    }
+
+
+def test_corrected_prefers_corrections_to_words() -> None:
+    words = {"anna": "ˈɑnə", "paul": "pˈɔl"}
+    assert corrected(words, _phones({"anna": "AE1 N AH0"})) == {"anna": "ˈænə", "paul": "pˈɔl"}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +141,15 @@ def test_every_name_of_the_list_is_in_the_lexicon() -> None:
     assert len(names) > 250
     found = with_names({}, names, {})
     assert found == {word: lexicon().get(word) for word in names}
+
+
+def test_every_correction_is_in_the_lexicon() -> None:
+    """The list was not changed without ``python -m embedded.training.lexicon``."""
+    corrections = names_of(training.CORRECTIONS.read_text(encoding="utf-8").splitlines())
+    names = names_of(training.NAMES.read_text(encoding="utf-8").splitlines())
+    assert len(corrections) > 50
+    assert not corrections.keys() & names.keys()
+    assert corrected({}, corrections) == {word: lexicon().get(word) for word in corrections}
 
 
 def test_pack_is_deterministic() -> None:
