@@ -9,11 +9,10 @@ for its letter.
 from __future__ import annotations
 
 import functools
-import gzip
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
+from embedded.dictionary import lexicon
 from embedded.normalisation.lexicon import SHORT_WORDS, words_of
 from embedded.text import Normalised, Span, normalise
 
@@ -24,8 +23,6 @@ _WRITTEN = str.maketrans({"i": "E", "u": "U", "j": "J", "ɹ": "r", "ɡ": "g", "�
 SIGNS = "EUJAIOQWYæɑɔəɛɜɪʊʌᵊᵻðŋʃʒʤʧθɾˈˌ"
 _VOWELS = frozenset("EUAIOQWYæɑɔəɛɜɪʊʌᵊᵻ")
 _HISSES, _VOICELESS = frozenset("szʃʒʤʧ"), frozenset("ptkfθsʃʧ")
-#: Made by ``embedded.training.lexicon``.
-FILE = Path(__file__).with_name("lexicon.txt.gz")
 #: Small words as pronounced in a sentence; the lexicon has their isolated forms.
 _UNSTRESSED = {"a": "ə", "to": "tə", "the": "ðə"}
 _BEFORE_VOWELS = {"to": "tU", "the": "ðE"}
@@ -49,13 +46,6 @@ _SECOND = words_of(
     world yard
     """
 )
-
-
-@functools.cache
-def lexicon() -> dict[str, str]:
-    """Return the pronunciations of some 233,000 words, in the signs of this module."""
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-        return dict(line.rstrip("\n").split(" ", 1) for line in lines if line.strip())
 
 
 def written(phonemes: str) -> str:

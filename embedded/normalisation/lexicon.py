@@ -221,7 +221,7 @@ DAYS = {
 SPELLED = words_of(
     """
     aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
-    ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob usps imho
+    ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob usps imho naacp nsaid sqlite
     """
 )
 #: Words of two or three letters.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from embedded.dictionary import lexicon
 from embedded.normalisation import numbers
 from embedded.normalisation.lexicon import (
     ABBREVIATED,
@@ -47,6 +48,8 @@ _SMALL_WORD = re.compile(
     r"\b(?:THE|AN?|AND|OR|NOT?|DO|IS|ARE|BE|TO|OF|IN|ON|AT|BY|FOR|FROM|WITH|I|WE|YOU|YOUR|MY|ME"
     r"|HE|SHE|THEY|THIS|THAT|ALL|NOW|PLEASE|CALL|STOP)\b"
 )
+#: Letters of words in capitals that are looked up: shorter ones are mostly initialisms.
+_LEAST_KNOWN, _MOST_KNOWN = 5, 20
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 _PIECES = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+")
 
@@ -140,4 +143,6 @@ def _is_word_in_capitals(lower: str, shouting: bool) -> bool:
         return True
     if shouting and (lower in SPELLED_ALONE or is_pronounceable(lower)):
         return True
-    return len(lower) > 3 and is_pronounceable(lower)
+    if len(lower) > 3 and is_pronounceable(lower):
+        return True
+    return _LEAST_KNOWN <= len(lower) <= _MOST_KNOWN and lower in lexicon()

@@ -18,7 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from embedded.pronunciation import FILE, derived, written
+from embedded.dictionary import FILE
+from embedded.pronunciation import derived, written
 from embedded.training import cmudict
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")

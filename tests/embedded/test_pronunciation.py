@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded import pronunciation
+from embedded.dictionary import lexicon
 from embedded.front_ends import FRONT_ENDS
-from embedded.pronunciation import SIGNS, lexicon, said, sounds, spoken, written
+from embedded.pronunciation import SIGNS, said, sounds, spoken, written
 from embedded.text import normalise
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "embedded_voice.md"

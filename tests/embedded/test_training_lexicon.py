@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from embedded.pronunciation import lexicon
+from embedded.dictionary import lexicon
 from embedded.training import lexicon as training
 from embedded.training.cmudict import names_of, to_misaki, words_of
 from embedded.training.lexicon import agreement, corrected, entries, pack, with_names
