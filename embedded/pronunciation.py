@@ -22,6 +22,9 @@ _WRITTEN = str.maketrans({"i": "E", "u": "U", "j": "J", "ɹ": "r", "ɡ": "g", "�
 #: Signs that are not letters of the voice, in the order of their ids.
 SIGNS = "EUJAIOQWYæɑɔəɛɜɪʊʌᵊᵻðŋʃʒʤʧθɾˈˌ"
 _VOWELS = frozenset("EUAIOQWYæɑɔəɛɜɪʊʌᵊᵻ")
+_FLAPPED = re.compile(f"[{''.join(sorted(_VOWELS))}r]t$")
+#: Spellings that rarely lose an "e" before an ending with a vowel.
+_WHOLE_STEM = re.compile(r"(?:([b-df-hj-np-tv-z])\1|ng|mb|o)$")
 _HISSES, _VOICELESS = frozenset("szʃʒʤʧ"), frozenset("ptkfθsʃʧ")
 #: Small words as pronounced in a sentence; the lexicon has their isolated forms.
 _UNSTRESSED = {"a": "ə", "to": "tə", "the": "ðə"}
@@ -95,7 +98,8 @@ def _suffixed(word: str, known: Mapping[str, str]) -> str | None:
             continue
         for stem in _stems(word.removesuffix(suffix), suffix):
             if len(stem) >= _LEAST_STEM and (base := known.get(stem)):
-                return (base.removesuffix("l") if sounded[0] == "l" else base) + sounded
+                base = base.removesuffix("l") if sounded[0] == "l" else base
+                return _joined(base, sounded)
     return None
 
 
@@ -132,12 +136,20 @@ def _stems(stem: str, ending: str) -> list[str]:
     elif ending in ("ly", "ness", "less") and stem.endswith("i"):
         found.append(stem[:-1] + "y")
     elif ending in ("ed", "ing", "er", "able"):
-        found.append(stem + "e")
+        # "Hated" is from "hate"; "called", "ringing", "combed" and "redoing" keep their stem.
+        found.insert(1 if _WHOLE_STEM.search(stem) else 0, stem + "e")
         if ending in ("ed", "er") and stem.endswith("i"):
             found.append(stem[:-1] + "y")
         if re.search(r"([b-df-hj-np-tv-z])\1$", stem):
             found.append(stem[:-1])
     return [stem for stem in found if len(stem) > 1]
+
+
+def _joined(base: str, ending: str) -> str:
+    """Add an ending; a "t" between vowels, or after "r" before a vowel, is flapped."""
+    if ending[0] in _VOWELS and _FLAPPED.search(base):
+        base = base[:-1] + "ɾ"
+    return base + ending
 
 
 def _plural(base: str) -> str:
@@ -147,11 +159,11 @@ def _plural(base: str) -> str:
 
 def _past(base: str) -> str:
     last = base[-1]
-    return base + ("ᵻd" if last in "td" else "t" if last in _VOICELESS else "d")
+    return _joined(base, "ᵻd" if last in "td" else "t" if last in _VOICELESS else "d")
 
 
 def _going(base: str) -> str:
-    return base + "ɪŋ"
+    return _joined(base, "ɪŋ")
 
 
 def _have(base: str) -> str:

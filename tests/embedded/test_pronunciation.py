@@ -46,7 +46,8 @@ def test_written_distinguishes_vowels_from_letters() -> None:
         ("wishes", "wˈɪʃᵻz"),
         ("john's", "ʤˈɑnz"),
         ("declined", "dəklˈInd"),
-        ("treated", "trˈEtᵻd"),
+        ("treated", "trˈEɾᵻd"),  # a flap
+        ("swiped", "swˈIpt"),
         ("would've", "wʊdəv"),  # contractions
         ("that'll", "ðætᵊl"),
         ("how'd", "hˌWd"),
@@ -85,6 +86,25 @@ def test_said_knows_words_and_their_endings(word: str, sound: str) -> None:
 )
 def test_said_knows_names(word: str, sound: str) -> None:
     assert said(word) == sound
+
+
+@pytest.mark.parametrize(
+    ("word", "sound"),
+    [
+        ("hated", "hˈAɾᵻd"),  # from "hate"
+        ("hatted", "hˈæɾᵻd"),
+        ("hater", "hˈAɾər"),
+        ("called", "kˈɔld"),  # from a whole stem, although "calle" is known
+        ("ringing", "rˈɪŋɪŋ"),
+        ("redoing", "rˌEdˈUɪŋ"),
+    ],
+)
+def test_derived_finds_likely_stem_of_ending(word: str, sound: str) -> None:
+    known = {
+        "hat": "hˈæt", "hate": "hˈAt", "call": "kˈɔl", "calle": "kˈælə", "ring": "rˈɪŋ",
+        "ringe": "rˈɪnʤ", "redo": "rˌEdˈU", "redoe": "rˌEdˈO",
+    }  # fmt: skip
+    assert pronunciation.derived(word, known) == sound
 
 
 @pytest.mark.parametrize("word", ["blorptix", "fabregas", "lannister", "tyrion", "nagar", "ivoire"])

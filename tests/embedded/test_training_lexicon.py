@@ -113,20 +113,20 @@ def test_with_names_keeps_what_is_known_and_prefers_names_to_dictionary() -> Non
 
 
 def test_with_names_leaves_out_derivable_words_of_the_dictionary() -> None:
-    known = {"hat": "hˈæt", "hate": "hˈAt", "annual": "ˈænJəwəl", "mori": "mˈɔrE"}
+    known = {"hat": "hˈæt", "rag": "rˈæg", "annual": "ˈænJəwəl", "mori": "mˈɔrE"}
     known |= {"identifier": "IdˈɛntəfˌIər"}
     dictionary = {
         "hats": "HH AE1 T S",  # alike
         "annual": "AE1 N Y UW0 L",
         "annuals": "AE1 N Y UW0 L Z",  # not alike, but regular
         "identifiers": "AY0 D EH1 N AH0 F AY2 ER0 Z",  # long
-        "hated": "HH EY1 T IH0 D",  # irregular
+        "ragged": "R AE1 G IH0 D",  # irregular
         "moris": "M AO1 R IH0 S",
         "zuma": "Z UW1 M AH0",
         "zumas": "Z UW1 M AH0 Z",  # from a word that is added
     }
     found = with_names(known, {}, _phones(dictionary))
-    assert found == known | {"hated": "hˈAɾᵻd", "moris": "mˈɔrəs", "zuma": "zˈUmə"}
+    assert found == known | {"ragged": "rˈægəd", "moris": "mˈɔrəs", "zuma": "zˈUmə"}
 
 
 def test_agreement_counts_same_and_nearly_same_sounds() -> None:
