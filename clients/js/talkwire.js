@@ -373,7 +373,8 @@ export class Context {
 
   /**
    * More text, as it comes; nothing need be whole. What one message cannot hold goes in several;
-   * `text_too_long` is thrown if that is more than a context takes.
+   * `text_too_long` is thrown if that is more than a context takes, and `invalid_message` if it is
+   * not a string.
    */
   append(text) {
     const { limits } = this._client.session;
@@ -543,6 +544,10 @@ export class Context {
 
 /** `text`, in pieces that each fit into a message; no character is cut. */
 function pieces(text, { max_message_bytes: bytes = MESSAGE_BYTES, max_text_chars: chars }) {
+  if (typeof text !== "string" && !(text instanceof String)) {
+    const why = `A text is a string, and not ${text === null ? "null" : typeof text}.`;
+    throw new TalkwireError("invalid_message", why, { param: "text" });
+  }
   const units = Math.max(2, Math.floor((bytes - ENVELOPE_BYTES) / UNIT_BYTES));
   if (text.length <= units) return [text];
   const written = new TextEncoder().encode(JSON.stringify(text));

@@ -111,6 +111,19 @@ test("a text that no message can hold goes in several, and no character is cut",
   }
 });
 
+test("a text that is no string is refused by name, and not sent", async () => {
+  const { client, socket } = await open();
+  const context = await client.createContext();
+  for (const [text, name] of [[null, "null"], [undefined, "undefined"], [5, "number"], [{}, "object"]]) {
+    socket.sent.length = 0;
+    const told = { code: "invalid_message", param: "text", message: `A text is a string, and not ${name}.` };
+    assert.throws(() => context.append(text), told);
+    assert.equal(socket.sent.length, 0);
+  }
+  await assert.rejects(context.feed(["Hello ", null]), { code: "invalid_message" });
+  assert.deepEqual(socket.sent.map((message) => message.text), ["Hello "]);
+});
+
 test("a late error of an ended context does not refuse the next one of its id", async () => {
   const { client, socket } = await open();
   const first = await client.createContext({ context_id: "a" });
