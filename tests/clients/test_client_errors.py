@@ -247,6 +247,36 @@ async def test_leaving_cancelled_speech_waits_for_no_metrics(
             has_left.set()
 
 
+async def test_timeout_leaves_speech_and_client_of_silent_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(talkwire_client.speech, "CANCEL_TIMEOUT_S", 3600.0)
+    silent, has_left = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        peer.socket.transport.pause_reading()
+        silent.set()
+        await has_left.wait()
+        peer.socket.transport.resume_reading()
+        await peer.expect(protocol.ContextCancel)
+
+    async def read(client: Client) -> None:
+        async with asyncio.timeout(None) as limit, client.speak() as speech:
+            await silent.wait()
+            limit.reschedule(0)
+            await speech.read()
+
+    async with fake_server(script) as url:
+        client = Client(url)
+        await client.connect()
+        with pytest.raises(TimeoutError):
+            await read(client)
+        async with asyncio.timeout(8):
+            await client.close()
+        has_left.set()
+
+
 async def test_audio_continues_after_its_numbers_have_wrapped() -> None:
     last = 2**32 - 1
 

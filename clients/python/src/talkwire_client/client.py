@@ -45,6 +45,8 @@ from talkwire_client.speech import (
 DEFAULT_URL = f"ws://127.0.0.1:8000{wire.PATH}"
 #: How long a speech that is not read may block others on its connection.
 SLOW_READER_TIMEOUT_S = 5.0
+#: How long closing waits for the server to close too. Nothing more is read then.
+_CLOSE_TIMEOUT_S = 1.0
 #: Codes that answer messages for an open context, and so never ``context.create``.
 _LATE_CODES = (wire.ErrorCode.UNKNOWN_CONTEXT, wire.ErrorCode.CONTEXT_CLOSED)
 #: A second of float32 audio at 48 kHz is 192 kB; a chunk is a few seconds at most.
@@ -398,6 +400,7 @@ async def _open_socket(
             subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
             additional_headers=headers,
             open_timeout=timeout_s,
+            close_timeout=_CLOSE_TIMEOUT_S,
             max_size=_MAX_MESSAGE_BYTES,
             compression=None,
             proxy=None,

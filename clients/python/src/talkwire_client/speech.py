@@ -24,6 +24,8 @@ from talkwire_client.errors import ClientError, ProtocolError, ServerError
 MAX_QUEUED_CHUNKS = 256
 #: How long leaving a speech waits for the server to confirm its cancellation.
 CANCEL_TIMEOUT_S = 5.0
+#: The same if an exception leaves it, such as a caller's timeout, which then takes little longer.
+FAILED_TIMEOUT_S = 1.0
 _WRAP = 1 << 32
 #: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
@@ -248,7 +250,7 @@ class Speech:
             if self._refusal is not None:
                 raise self._refusal
         except BaseException:
-            await self._leave()
+            await self._leave(FAILED_TIMEOUT_S)
             raise
         if self._text is not None:
             self._feeding = asyncio.create_task(self._feed_given(self._text))
@@ -268,7 +270,7 @@ class Speech:
                 await asyncio.wait([self._feeding])
                 failure = None if self._feeding.cancelled() else self._feeding.exception()
         finally:
-            await self._leave()
+            await self._leave(CANCEL_TIMEOUT_S if kind is None else FAILED_TIMEOUT_S)
         if failure is not None and kind is None and not isinstance(failure, ClientError):
             raise failure
 
@@ -541,10 +543,10 @@ class Speech:
         if not feeding.cancelled() and (error := feeding.exception()) is not None:
             self._chunks.end(error)
 
-    async def _leave(self) -> None:
+    async def _leave(self, timeout_s: float) -> None:
         """Cancel unless it is over, and wait for the metrics for a limited time."""
         with contextlib.suppress(ClientError, TimeoutError):
-            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 cancelled_before = self._cancelling is not None
                 await self.cancel()
                 if not cancelled_before:  # a caller who cancelled did not ask for this wait
