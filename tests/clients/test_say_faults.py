@@ -138,6 +138,11 @@ def test_command_reports_closed_standard_input(
     ("program", "told"),
     [
         ("#!/bin/sh\n/bin/cat > /dev/null\nexit 1\n", r"the player failed \(exit status 1\)"),
+        # as ffplay without a sound card
+        (
+            "#!/bin/sh\n/bin/cat > /dev/null\necho 'No more combinations, audio open failed' >&2\n",
+            "the player could not open a sound device",
+        ),
         ("#!/nowhere/sh\n", "the player cannot be started: No such file"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ _PLAYERS = (
     "ffplay -v error -nodisp -autoexit -f s16le -ch_layout mono -sample_rate {rate} -i -",
     "play -q -t raw -e signed -b 16 -c 1 -r {rate} -",
 )
+#: What ffplay writes before it ends with the exit status 0, if there is no sound card.
+_NO_SOUND = b"audio open failed"
 
 
 class PlayerError(Exception):
@@ -81,19 +84,38 @@ async def open_player(sample_rate: int) -> AsyncIterator[Player]:
     if arguments is None:
         raise PlayerError("no player found: install pw-play, aplay, ffplay or play")
     try:
-        process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *arguments, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
     except OSError as error:
         raise PlayerError(f"the player cannot be started: {error.strerror}") from error
     assert process.stdin is not None
+    assert process.stderr is not None
+    relaying = asyncio.create_task(_relay_errors(process.stderr))
     try:
         yield Player(process.stdin)
         process.stdin.close()
-        if status := await process.wait():
+        status, is_silent = await process.wait(), await relaying
+        if status:
             raise PlayerError(f"the player failed (exit status {status})")
+        if is_silent:
+            raise PlayerError("the player could not open a sound device")
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+        relaying.cancel()
+
+
+async def _relay_errors(stderr: asyncio.StreamReader) -> bool:
+    """Pass on what a player says. Returns whether it could not open a sound device."""
+    is_silent = False
+    async for line in stderr:
+        is_silent = is_silent or _NO_SOUND in line
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is full or closed
+                sys.stderr.write(line.decode(errors="replace"))
+    return is_silent
 
 
 async def play(speech: Speech) -> None:
