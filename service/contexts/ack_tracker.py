@@ -31,6 +31,13 @@ class AckTracker:
         self._unpinged_bytes = 0
         #: For each unanswered ping, the samples written before it, by handle.
         self._pings: deque[dict[int, int]] = deque()
+        #: By handle, seconds of audio: since the last ping, for each unanswered ping, and read
+        #: since the last look; and when what was read will have been played.
+        self._unpinged_s: dict[int, float] = {}
+        self._pinged_s: deque[dict[int, float]] = deque()
+        self._read_s: dict[int, float] = {}
+        self._dry_at: dict[int, float] = {}
+        self._played_at = -inf
         self._count = 0
         self._waiting_since: float | None = None
         self._has_ponged = False
@@ -54,23 +61,34 @@ class AckTracker:
         self._written.pop(handle, None)
 
     def on_written(
-        self, handle: int | None, samples: int, size: int, now: float, *, more: bool
+        self,
+        handle: int | None,
+        samples: int,
+        size: int,
+        now: float,
+        *,
+        more: bool,
+        audio_s: float = 0.0,
     ) -> None:
-        """Record a written message, which is audio if it has ``samples``. ``more``: other messages
-        are waiting. A ping follows audio, at the latest after the last waiting message.
+        """Record a written message, which is audio if it has ``samples``, played for ``audio_s``.
+        ``more``: other messages are waiting. A ping follows audio, at the latest after the last
+        waiting message.
         """
         if self._protocol is None:
             return
         if handle in self._written:
             self._written[handle] += samples
             self._unpinged[handle] = self._written[handle]
+        if handle is not None and audio_s:
+            self._unpinged_s[handle] = self._unpinged_s.get(handle, 0.0) + audio_s
         if samples or self._unpinged_bytes:
             self._unpinged_bytes += size
         if not self._unpinged_bytes or (more and self._unpinged_bytes < _PING_BYTES):
             return
         self._count += 1
         self._pings.append(self._unpinged)
-        self._unpinged, self._unpinged_bytes = {}, 0
+        self._pinged_s.append(self._unpinged_s)
+        self._unpinged, self._unpinged_s, self._unpinged_bytes = {}, {}, 0
         if self._waiting_since is None:
             self._waiting_since = now
         self._protocol.ping(self._count.to_bytes(PAYLOAD_BYTES, "big"))
@@ -86,6 +104,8 @@ class AckTracker:
         read: dict[int, int] = {}
         while len(self._pings) > later_pings:
             read |= self._pings.popleft()
+            for handle, audio_s in self._pinged_s.popleft().items():
+                self._read_s[handle] = self._read_s.get(handle, 0.0) + audio_s
         for handle, count in read.items():
             if on_read := self._followers.get(handle):
                 on_read(count)
@@ -104,6 +124,17 @@ class AckTracker:
             self._has_ponged = False
             self._waiting_since = now if self._pings else None
         return 0.0 if self._waiting_since is None else now - self._waiting_since
+
+    def played_at(self, now: float) -> float:
+        """Return when the client has played all that it has read, if it plays without a pause and
+        all contexts at the same time; -inf before it has read anything.
+        """
+        self._dry_at = {handle: dry_at for handle, dry_at in self._dry_at.items() if dry_at > now}
+        while self._read_s:
+            handle, audio_s = self._read_s.popitem()
+            self._dry_at[handle] = self._dry_at.get(handle, now) + audio_s
+        self._played_at = max(self._played_at, *self._dry_at.values(), -inf)
+        return self._played_at
 
     def pardon(self, now: float) -> None:
         """Restart the time of ``stuck_s`` at ``now``, since earlier pongs may not be seen yet."""

@@ -18,6 +18,8 @@ class Item(NamedTuple):
     samples: int = 0
     #: Called when the message has been written.
     on_written: Callable[[], None] | None = None
+    #: How long the samples are played.
+    audio_s: float = 0.0
 
 
 #: Room that the audio of a whole utterance leaves for messages before it, and for the end of its

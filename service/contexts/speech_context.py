@@ -400,14 +400,21 @@ class Renderer(Protocol):
 
 
 class SocketOutput:
-    """Puts a context's outputs, rendered by its dialect, into the outbox of its socket. With
-    ``is_whole``, the audio of an utterance may be too long for that.
+    """Puts a context's outputs, rendered by its dialect, into the outbox of its socket. Audio is
+    sent at ``sample_rate``. With ``is_whole``, that of an utterance may be too long to be put.
     """
 
     def __init__(
-        self, outbox: Outbox, handle: int, renderer: Renderer, *, is_whole: bool = False
+        self,
+        outbox: Outbox,
+        handle: int,
+        renderer: Renderer,
+        sample_rate: int,
+        *,
+        is_whole: bool = False,
     ) -> None:
         self._outbox, self._handle, self._renderer = outbox, handle, renderer
+        self._sample_rate = sample_rate
         self._is_whole = is_whole
         self._put_samples = 0
 
@@ -418,8 +425,9 @@ class SocketOutput:
             self._outbox.require_fit(sum(len(_data(message)) for message in messages))
         for number, message in enumerate(messages, 1):
             if isinstance(message, Revocable):
-                self._outbox.put(Item(message.data, self._handle, message.samples))
-                self._put_samples += message.samples
+                samples, audio_s = message.samples, message.samples / self._sample_rate
+                self._outbox.put(Item(message.data, self._handle, samples, audio_s=audio_s))
+                self._put_samples += samples
             else:
                 told = on_written if number == len(messages) else None
                 self._outbox.put(Item(message, on_written=told))

@@ -61,8 +61,8 @@ _DROP_AFTER = 7.0
 _MOST_MS = 2**31 - 1
 #: An open connection that takes nothing is aborted after this multiple of ``slow_consumer_s``.
 _ABORT_AFTER = 2.0
-#: The same while an HTTP client may have audio left to play: one that reads as fast as it plays
-#: makes room in the system's buffers in large steps, at 32 kbit/s tens of seconds apart.
+#: The same while a client may have audio left to play: one that reads as fast as it plays makes
+#: room in the system's buffers in large steps, at 32 kbit/s tens of seconds apart.
 PATIENCE = 6
 #: Seconds between a deadline and its consequence. After a pause of the process, timers may fire
 #: before anything is read or written; what had arrived meanwhile is then handled first.
@@ -119,7 +119,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     ``on_pong`` gets the payloads of pongs to ``ping``, and returns whether the client has read more
     than before. ``on_message`` gets text and binary messages. If others wait in ASGI's queue,
-    messages wait there too. It must not raise.
+    messages wait there too. It must not raise. ``unplayed_s`` returns for how many seconds the
+    client need not read, since it has read audio to play.
 
     uvicorn would store every empty fragment of a message without a bound, and check only complete
     messages for UTF-8, logging a stack trace if they are not. A client that reads nothing is
@@ -128,6 +129,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     on_pong: Callable[[bytes], bool] | None = None
     on_message: Callable[[str | bytes], None] | None = None
+    unplayed_s: Callable[[], float] | None = None
     _came_together = _bytes_together = 0
     _abort_timer: TimerHandle | None = None
     _drop_timer: TimerHandle | None = None
@@ -146,7 +148,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self.on_pong = self.on_message = None
+        self.on_pong = self.on_message = self.unplayed_s = None
         for timer in (self._abort_timer, self._drop_timer):
             if timer is not None:
                 timer.cancel()
@@ -202,6 +204,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._has_read = False
         assert isinstance(self.config, ServerConfig)
         seconds = _ABORT_AFTER * self.config.limits.slow_consumer_s
+        if self.unplayed_s is not None:
+            seconds += self.unplayed_s()
         self._drop_timer = self.loop.call_later(seconds, self._drop_unless_taken, left)
 
     # -- messages
@@ -257,7 +261,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 self.pong_timer = self.loop.call_later(_PING_S, self.keepalive_timeout)
 
     def keepalive_timeout(self) -> None:
-        """See uvicorn, which then closes the connection."""
+        """See uvicorn, which then closes the connection. A client that has audio to play need not
+        read the ping before that was played.
+        """
+        if self.unplayed_s is not None and (left_s := self.unplayed_s()):
+            self.pong_timer = self.loop.call_later(left_s + _PING_S, self.keepalive_timeout)
+            return
         self.pong_timer = self.loop.call_later(_SECOND_LOOK_S, super().keepalive_timeout)
 
     def ping(self, payload: bytes) -> None:

@@ -31,7 +31,13 @@ from service.contexts.speech_context import Renderer, SocketOutput, SpeechContex
 from service.dialects.errors import ErrorTable, count_error, limit_errors, slow_consumer
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
-from service.transport.uvicorn_protocols import AT_ONCE, BYTES_AT_ONCE, EXTENSION, WebSocketProtocol
+from service.transport.uvicorn_protocols import (
+    AT_ONCE,
+    BYTES_AT_ONCE,
+    EXTENSION,
+    PATIENCE,
+    WebSocketProtocol,
+)
 from streaming.errors import (
     CapacityError,
     ErrorCode,
@@ -122,6 +128,8 @@ class Socket:
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._protocol: WebSocketProtocol | None = protocol
         self._acks = AckTracker(protocol)
+        if protocol is not None:
+            protocol.unplayed_s = self._unplayed_s
         self._outbox = Outbox(runtime.settings.max_outbox_bytes)
         self._writing_since: float | None = None
         self._code = NORMAL
@@ -178,7 +186,8 @@ class Socket:
         """
         lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
         whole = plan.session.is_whole
-        output = SocketOutput(self._outbox, handle, renderer, is_whole=whole)
+        rate = plan.encoder.sample_rate
+        output = SocketOutput(self._outbox, handle, renderer, rate, is_whole=whole)
 
         def over() -> None:
             del self._contexts[handle]
@@ -304,7 +313,10 @@ class Socket:
                 if item.on_written is not None:
                     item.on_written()
                 more, now = not self._outbox.is_empty, time.monotonic()
-                self._acks.on_written(item.handle, item.samples, len(item.data), now, more=more)
+                size, audio_s = len(item.data), item.audio_s
+                self._acks.on_written(
+                    item.handle, item.samples, size, now, more=more, audio_s=audio_s
+                )
 
     def _look(self, dialect: Dialect, now: float) -> float:
         """See TimerWheel. After the socket's end, its state is left unchanged."""
@@ -332,7 +344,8 @@ class Socket:
         stuck_s, writing_s = self._acks.stuck_s(now), 0.0
         if self._writing_since is not None:
             writing_s = now - max(self._writing_since, self._acks.read_at)
-        self._too_slow = max(writing_s, stuck_s) > settings.slow_consumer_s
+        idle_s = max(writing_s, stuck_s)
+        self._too_slow = idle_s - self._played_s(now - idle_s, now) > settings.slow_consumer_s
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
         if not (is_old or runtime.draining.is_set()):
             self._leave_at = math.inf
@@ -354,6 +367,21 @@ class Socket:
         else:
             dialect.on_tick(now)
         return _LEAVING_S if self.is_leaving else _HOUSEKEEPING_S
+
+    def _played_s(self, since: float, now: float) -> float:
+        """Return for how many seconds, from ``since`` on, the client need not read, as it has read
+        audio to play.
+        """
+        settings = self.runtime.settings
+        if self.is_leaving or self.runtime.is_draining:
+            return 0.0
+        most_s = min((PATIENCE - 1) * settings.slow_consumer_s, settings.drain_s)
+        return min(max(0.0, self._acks.played_at(now) - since), most_s)
+
+    def _unplayed_s(self) -> float:
+        """Return the same from now on, for the connection."""
+        now = time.monotonic()
+        return self._played_s(now, now)
 
     @property
     def _is_welcome(self) -> bool:

@@ -127,3 +127,20 @@ def test_read_at_follows_pongs_that_acknowledge_something() -> None:
     rig.acks.stuck_s(6.0)
     rig.acks.stuck_s(8.0)
     assert rig.acks.read_at == 6.0
+
+
+def test_read_audio_is_played_without_pause_in_each_context() -> None:
+    acks = (rig := Rig()).acks
+    for handle, audio_s in ((1, 2.0), (2, 9.0), (1, 4.0)):  # 1 and 2 are over already
+        acks.on_written(handle, 10, 100, 5.0, more=False, audio_s=audio_s)
+    assert acks.played_at(6.0) < 0.0
+    rig.pinging.answer(0)
+    assert acks.played_at(6.0) == 8.0
+    rig.pinging.answer(1)
+    assert acks.played_at(7.0) == 16.0
+    rig.pinging.answer(2)
+    assert acks.played_at(7.0) == 16.0
+    assert acks.played_at(16.5) == 16.0
+    acks.on_written(1, 10, 100, 17.0, more=False, audio_s=2.0)
+    rig.pinging.answer()
+    assert acks.played_at(18.0) == 20.0

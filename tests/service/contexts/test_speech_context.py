@@ -73,7 +73,7 @@ class Rig:
         self.errors: list[TalkwireError] = []
         self.ends = 0
         renderer = NativeRenderer(create, 7, "header", self.render_error)
-        sink = sink or SocketOutput(self.outbox, 7, renderer, is_whole=is_whole)
+        sink = sink or SocketOutput(self.outbox, 7, renderer, SPEC.sample_rate, is_whole=is_whole)
         lease = runtime.admission.acquire()
         self.context = SpeechContext(runtime, tasks, plan, lease, sink, self.closed)
         self.posted: list[Event] = []

@@ -107,6 +107,39 @@ async def test_client_that_takes_nothing_is_slow_unless_it_answers_pings(
         )
 
 
+@pytest.mark.parametrize(
+    ("reads", "drains", "seconds", "is_slow"),
+    [
+        (True, False, 15, False),
+        (True, False, 70, True),
+        (False, False, 15, True),
+        (True, True, 15, True),
+    ],
+    ids=["playing", "has played", "has nothing to play", "draining"],
+)
+async def test_client_with_audio_to_play_need_not_answer_pings(
+    reads: bool, drains: bool, seconds: int, is_slow: bool, looks: list[Look]
+) -> None:
+    pinging, talker = Choking(20), FakeTalker(frames_per_character=20)
+    async with served(talker) as server, speaking(server, pinging) as talk:
+        await pinging.room.blocked.wait()
+        (look,), began = looks, time.monotonic()
+        if reads:
+            pinging.answer(len(pinging.pings) - 2)
+        if drains:
+            server.runtime.begin_drain()
+        for step in range(seconds):
+            look(began + step)
+        talk.reading.set()
+        codes = list[str]()
+        while (message := await talk.next()) is not None:
+            if isinstance(message, dict) and message["type"] == "error":
+                codes.append(message["code"])
+            if isinstance(message, dict) and message["type"] == "context.done":
+                break
+        assert ("slow_consumer" in codes) is is_slow
+
+
 async def test_drain_waits_until_all_audio_was_read(
     looks: list[Look], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +229,26 @@ async def test_unsent_data_may_wait_for_client_that_reads(
     assert transport.is_aborted is (payload != READ)
     protocol._drop_unless_taken(transport.get_write_buffer_size(), again=True)
     assert transport.is_aborted
+
+
+async def test_client_with_audio_to_play_keeps_its_connection(
+    link: tuple[WebSocketProtocol, Transport],
+) -> None:
+    protocol, transport = link
+    protocol.unplayed_s = lambda: 100.0
+    protocol.keepalive_timeout()
+    protocol._drop_unless_taken(math.inf)
+    later = protocol.loop.time() + 99.0
+    for timer in (protocol.pong_timer, protocol._drop_timer):
+        assert timer is not None
+        assert timer.when() > later
+        timer.cancel()
+    protocol.unplayed_s = lambda: 0.0  # it was played, and nothing was read or taken
+    protocol.keepalive_timeout()
+    protocol._drop_unless_taken(transport.get_write_buffer_size())
+    for timer in (protocol.pong_timer, protocol._drop_timer):
+        assert timer is not None
+        assert timer.when() < later
 
 
 async def test_timers_that_fire_before_anything_is_read_end_nothing(
