@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request
@@ -15,7 +14,7 @@ from service import __version__
 from service.access.gate import Gate
 from service.access.rules import Access, GuardedRouter, Rule
 from service.auth.keys import Scope
-from service.dialects.errors import count_error, validation_error
+from service.dialects.errors import refusal, validation_error
 from service.dialects.native import TABLE
 from service.dialects.openai.errors import no_route
 from service.runtime import Runtime
@@ -122,9 +121,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
 async def _refuse_query(request: Request, error: Exception) -> Response:
     """Respond to a query with an invalid value."""
     assert isinstance(error, RequestValidationError)
-    refused, request_id = validation_error(error.errors()), uuid.uuid4().hex
-    count_error(request.app.state.runtime, refused, request_id, TABLE.dialect)
-    return TABLE.refuse(refused, request_id)
+    return refusal(request.app.state.runtime, validation_error(error.errors()), TABLE)
 
 
 def _refuse_page(request: Request) -> Response | None:

@@ -8,7 +8,6 @@ different result. A route without a rule is closed.
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
@@ -21,7 +20,7 @@ from service.access.rules import Access, Rule, is_speaking, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.keys import Scope as KeyScope
-from service.dialects.errors import count_error
+from service.dialects.errors import refusal
 from service.dialects.native import TABLE
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError, TalkwireError
@@ -52,9 +51,7 @@ class Gate:
         try:
             serve_caller(self._admit(rule, scope))
         except TalkwireError as error:
-            errors, request_id = (rule or _ELSEWHERE).errors, uuid.uuid4().hex
-            count_error(self._runtime, error, request_id, errors.dialect)
-            response = errors.refuse(error, request_id)
+            response = refusal(self._runtime, error, (rule or _ELSEWHERE).errors)
             if error.code is ErrorCode.UNAUTHORIZED:
                 response.headers["www-authenticate"] = 'Bearer realm="talkwire"'
             if scope["type"] == "websocket":

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -211,6 +212,15 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
         if kind is not None:
             fields["value_kind"] = kind
     log.info("client error", extra=fields)
+
+
+def refusal(
+    runtime: Runtime, error: TalkwireError, errors: ErrorTable, request_id: str = ""
+) -> Response:
+    """Count and log an error, and return the response. It gets a request id if it has none."""
+    request_id = request_id or uuid.uuid4().hex
+    count_error(runtime, error, request_id, errors.dialect)
+    return errors.refuse(error, request_id)
 
 
 def idle_timeout(what: str) -> CapacityError:

@@ -14,7 +14,7 @@ from service.admission import Lease
 from service.auth.caller import current_caller
 from service.contexts.options import FlushEncoder, SpeechPlan
 from service.contexts.speech_context import Audio, Output, SpeechContext, Words
-from service.dialects.errors import ErrorTable, count_error, slow_consumer
+from service.dialects.errors import ErrorTable, count_error, refusal, slow_consumer
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import PATIENCE
@@ -155,8 +155,8 @@ class HttpSpeech(Response):
                 async with asyncio.TaskGroup() as tasks:
                     refused = await self._speak(lease, tasks, receive, send)
         if refused is not None:
-            self._count(refused)
-            answer = self._errors.refuse(refused, self._plan.request.request_id)
+            request_id = self._plan.request.request_id
+            answer = refusal(self._runtime, refused, self._errors, request_id)
             await answer(scope, receive, send)
 
     async def _speak(
@@ -182,10 +182,6 @@ class HttpSpeech(Response):
                 task.cancel()
         return body.refused
 
-    def _count(self, error: TalkwireError) -> None:
-        plan = self._plan
-        count_error(self._runtime, error, plan.request.request_id, plan.protocol)
-
     async def _write(self, outputs: OutputQueue, body: ResponseBody) -> None:
         try:
             while not isinstance(output := await outputs.get(), Done):
@@ -204,7 +200,8 @@ class HttpSpeech(Response):
             if not body.started:
                 body.refused = error
                 return
-            self._count(error)
+            request_id = self._plan.request.request_id
+            count_error(self._runtime, error, request_id, self._errors.dialect)
             told = self._renderer.broken(error)
             if told is not None and not body.stuck:
                 await body.put(told, last=True)

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from service.access.rules import is_speaking, rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
-from service.dialects.errors import count_error, validation_error
+from service.dialects.errors import refusal, validation_error
 from service.runtime import Runtime
 from service.voices.clip_reader import ClipLimits
 from streaming.errors import (
@@ -144,14 +144,17 @@ class SpeechRoute(APIRoute):
 
     takes_clips = False
 
-    def _error(
-        self, wrong: TalkwireError | RequestValidationError | HTTPException
-    ) -> TalkwireError:
+    def _error(self, wrong: Exception) -> TalkwireError:
+        """Convert an exception of the handler; one that is not expected is a bug."""
         if isinstance(wrong, TalkwireError):
             return wrong
-        if not isinstance(wrong, RequestValidationError):
+        if isinstance(wrong, HTTPException):
             # FastAPI's JSON parser failed, as for bad UTF-8 or too deep nesting
             return validation_error([{"type": "json_invalid"}])
+        if not isinstance(wrong, RequestValidationError):
+            bug = internal_error()
+            bug.__cause__ = wrong
+            return bug
         body = None if self.body_field is None else self.body_field.field_info.annotation
         fields = []
         if isinstance(body, type) and issubclass(body, BaseModel):
@@ -164,7 +167,6 @@ class SpeechRoute(APIRoute):
         needs_slot = is_speaking(self)
         rule = rule_of(self)
         assert rule is not None
-        errors = rule.errors
 
         async def handle(plain: Request) -> Response:
             request = _BoundedRequest(plain.scope, plain.receive)
@@ -192,15 +194,8 @@ class SpeechRoute(APIRoute):
                 response = await handler(request)
             except ClientDisconnect:
                 response = Response(status_code=_BAD_REQUEST)  # the client is gone
-            except (TalkwireError, RequestValidationError, HTTPException) as wrong:
-                error = self._error(wrong)
-                count_error(runtime, error, request_id, errors.dialect)
-                response = errors.refuse(error, request_id)
-            except Exception as bug:
-                error = internal_error()
-                error.__cause__ = bug
-                count_error(runtime, error, request_id, errors.dialect)
-                response = errors.refuse(error, request_id)
+            except Exception as wrong:
+                response = refusal(runtime, self._error(wrong), rule.errors, request_id)
             finally:
                 if request.upload is not None:
                     request.upload.release()

@@ -28,7 +28,7 @@ from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
 from service.contexts.outbox import Item, Outbox
 from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext
-from service.dialects.errors import ErrorTable, count_error, limit_errors, slow_consumer
+from service.dialects.errors import ErrorTable, limit_errors, refusal, slow_consumer
 from service.runtime import Runtime
 from service.transport.http_routes import ignored_header
 from service.transport.uvicorn_protocols import (
@@ -495,6 +495,4 @@ async def refuse(
     websocket: WebSocket, runtime: Runtime, error: TalkwireError, errors: ErrorTable
 ) -> None:
     """Refuse the handshake with the error's HTTP status."""
-    request_id = uuid.uuid4().hex
-    count_error(runtime, error, request_id, errors.dialect)
-    await websocket.send_denial_response(errors.refuse(error, request_id))
+    await websocket.send_denial_response(refusal(runtime, error, errors))

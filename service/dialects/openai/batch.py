@@ -26,7 +26,7 @@ from service.audio.factory import MEDIA_TYPES
 from service.auth.caller import current_caller
 from service.contexts.options import Prepare, SpeechPlan, require_model
 from service.contexts.speech_context import Audio
-from service.dialects.errors import count_error
+from service.dialects.errors import count_error, refusal
 from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
     FORMATS,
@@ -230,8 +230,8 @@ class HttpBatch(Response):
             try:
                 self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
             except CapacityError as full:
-                count_error(self._runtime, full, self._request_id, NAME)
-                await TABLE.refuse(full, self._request_id)(scope, receive, send)
+                answer = refusal(self._runtime, full, TABLE, self._request_id)
+                await answer(scope, receive, send)
                 return
         with self._runtime.connection():
             try:
