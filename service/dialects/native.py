@@ -312,8 +312,8 @@ class NativeDialect(Dialect):
             case wire.ContextCreate(context_id):
                 handle = self._open(message)
                 texts = (clip.text for clip in _clips(message))
-                warnings = filter(None, map(self.runtime.cloner.text_warning, texts))
-                self._say(wire.ContextCreated(context_id, handle, next(warnings, None)))
+                warning = self.runtime.cloner.text_warning(texts)
+                self._say(wire.ContextCreated(context_id, handle, warning))
             case wire.TextAppend(context_id, text):
                 self._find(context_id).append(text)
             case wire.ContextFlush(context_id, flush_id):

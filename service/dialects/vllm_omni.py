@@ -475,7 +475,7 @@ class _StreamDialect(Dialect):
         assert config is not None
         rate, warning = config.encoder(self.runtime).sample_rate, None
         if config.ref_audio is not None:
-            warning = self.runtime.cloner.text_warning(config.ref_text)
+            warning = self.runtime.cloner.text_warning([config.ref_text])
         sentence = _Sentence(self._flush_index, self._sentences, text, config, rate, warning)
         self._sentences += 1
         self._speaker.speak(sentence)

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -99,9 +99,11 @@ class Cloner:
         if not self._codec.can_encode:
             raise unsupported(param, "The served model cannot clone voices.")
 
-    def text_warning(self, text: str | None) -> str | None:
-        """Return a warning if a clip with ``text`` will remain without one, else None."""
-        return None if (text or "").strip() or self._transcriber is not None else NO_TEXT
+    def text_warning(self, texts: Iterable[str | None]) -> str | None:
+        """Return a warning if any of the clips with these texts will remain without one."""
+        if self._transcriber is not None or all((text or "").strip() for text in texts):
+            return None
+        return NO_TEXT
 
     def voice_warning(self, text: str | None) -> str | None:
         """Return a warning for an added voice that has no ``text``, else None."""

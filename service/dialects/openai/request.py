@@ -349,7 +349,7 @@ def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:
     texts = [clip.text for clip in body.references or ()]
     if body.ref_audio is not None:
         texts.append(body.ref_text)
-    warning = next(filter(None, map(runtime.cloner.text_warning, texts)), None)
+    warning = runtime.cloner.text_warning(texts)
     return {} if warning is None else {"x-talkwire-warning": warning}
 
 
