@@ -13,8 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from service import __version__
-from service.access.gate import Gate, describe_keys
-from service.access.hosts import OriginGuard
+from service.access.gate import Gate, OriginGuard, describe_keys
 from service.access.rules import Access, Rule, declare
 from service.admin import health_router
 from service.dialects.cartesia.routes import cartesia_router
@@ -28,7 +27,6 @@ from service.dialects.voices import voices_router
 from service.page.routes import page_router
 from service.runtime import Runtime
 from service.tracing import TraceHeaders
-from streaming.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +94,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
     app.state.runtime = runtime
     app.add_exception_handler(HTTPException, no_route)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.host)
-    app.add_middleware(
-        OriginGuard,
-        allowed=runtime.settings.allowed_origins,
-        on_refused=lambda: runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN),
-    )
+    app.add_middleware(OriginGuard, runtime=runtime)
     if runtime.settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

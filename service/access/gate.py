@@ -1,4 +1,4 @@
-"""The gate, an ASGI middleware that enforces access rules for HTTP and WebSockets.
+"""ASGI middleware that enforces access rules, and checks the origins of WebSocket handshakes.
 
 The application's own router finds the route of a request, and the route has the rule that its
 router declared (service.access.rules). So paths are not parsed a second time, with a possibly
@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.hosts import called_by_address, is_known
+from service.access.hosts import called_by_address, is_allowed, is_known
 from service.access.rules import Access, Rule, is_speaking, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
@@ -88,6 +88,26 @@ class Gate:
         key = presented_key(scope["headers"], subprotocols, query, rule.query)
         address = (scope.get("client") or ("unknown",))[0][:_MOST_ADDRESS_CHARS]
         return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
+
+
+class OriginGuard:
+    """Refuses WebSocket handshakes of foreign pages (403), which CORS does not cover."""
+
+    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
+        self._app, self._runtime = app, runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        if scope["type"] == "websocket":
+            websocket = WebSocket(scope, receive, send)
+            headers, allowed = websocket.headers, self._runtime.settings.allowed_origins
+            if not is_allowed(headers.getlist("origin"), headers.get("host"), allowed):
+                self._runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN)
+                message = "Pages of this origin may not connect; see the setting allowed_origins."
+                error = RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)
+                await websocket.send_denial_response(TABLE.refuse(error))
+                return
+        await self._app(scope, receive, send)
 
 
 _BEARER = "bearer"

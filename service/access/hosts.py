@@ -1,18 +1,13 @@
-"""Checks of the Host and Origin headers against the service's names and the allowed pages.
-
-CORS does not cover WebSockets; :class:`OriginGuard` does.
-"""
+"""Checks of the Host and Origin headers against the service's names and the allowed pages."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
-from fastapi import Request, WebSocket
-from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from fastapi import Request
 
 from streaming.errors import ErrorCode, RequestError
 
@@ -134,26 +129,3 @@ def require_own_page(request: Request, allowed: Collection[str]) -> None:
     if not is_allowed(origins, headers.get("host"), allowed):
         message = "Pages of this origin may not ask for that; see the setting allowed_origins."
         raise RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)
-
-
-class OriginGuard:
-    """ASGI middleware: refuse WebSocket handshakes of foreign pages (403), call ``on_refused``."""
-
-    def __init__(
-        self, app: ASGIApp, allowed: Collection[str], on_refused: Callable[[], None] = lambda: None
-    ) -> None:
-        self._app, self._allowed, self._on_refused = app, frozenset(allowed), on_refused
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the ASGI specification."""
-        if scope["type"] == "websocket":
-            websocket = WebSocket(scope, receive, send)
-            headers = websocket.headers
-            if not is_allowed(headers.getlist("origin"), headers.get("host"), self._allowed):
-                self._on_refused()
-                message = "Pages of this origin may not connect; see the setting allowed_origins."
-                code = ErrorCode.FORBIDDEN_ORIGIN.value
-                error = {"code": code, "message": message, "retryable": False}
-                await websocket.send_denial_response(JSONResponse({"error": error}, 403))
-                return
-        await self._app(scope, receive, send)

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI, WebSocket
 
 from codec.fake import FakeCodecEngine
-from service.access.hosts import OriginGuard
+from service.access.gate import OriginGuard
 from service.dialects.native import TABLE
 from service.metrics import Metrics
 from service.runtime import Runtime
@@ -50,7 +50,7 @@ class Echo(Dialect):
 
 def _app(runtime: Runtime) -> FastAPI:
     app = FastAPI()
-    app.add_middleware(OriginGuard, allowed=runtime.settings.allowed_origins)
+    app.add_middleware(OriginGuard, runtime=runtime)
 
     @app.websocket("/")
     async def echo(websocket: WebSocket) -> None:
