@@ -162,7 +162,7 @@ def say(
     try:
         result = asyncio.run(saying)
     except SayError as error:
-        raise fail(error, Exit(error.exit_code)) from error
+        raise fail(error, error.exit_code) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if result.words is not None and str(timestamps) == "-" and not as_json:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from service.cli import Exit
 from talkwire_client import (
     DEFAULT_URL,
     Client,
@@ -28,7 +29,6 @@ from talkwire_client import (
 from talkwire_client.captions import as_json, as_lines, as_srt
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
-FAILED, USAGE, NO_SERVER, REFUSED = 1, 2, 3, 4
 _FORMATS = {".srt": as_srt, ".json": as_json}
 #: The fields of a StreamReport that are printed.
 _FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunks")
@@ -37,7 +37,7 @@ _FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunk
 class SayError(Exception):
     """A failure to report to the user before the program ends with ``exit_code``."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: Exit) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -103,7 +103,7 @@ async def run_say(
     options: SpeechOptions = {**(speech or {})}
     words_as = as_lines if name == "-" else _FORMATS.get(Path(name).suffix.lower())
     if timestamps is not None and words_as is None:
-        raise SayError("timestamps go to a .srt or .json file, or to '-'", USAGE)
+        raise SayError("timestamps go to a .srt or .json file, or to '-'", Exit.USAGE)
     _check(text, options)
     arrivals: list[Arrival] = []
     silence = LeadingSilence()
@@ -145,11 +145,11 @@ def _check(text: str | AsyncIterable[str], options: SpeechOptions) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:  # surrogates: the command line is not UTF-8
-            raise SayError("the text is not UTF-8", USAGE) from error
+            raise SayError("the text is not UTF-8", Exit.USAGE) from error
     if options.get("mode", "chunked") not in ("chunked", "whole"):
-        raise SayError("the mode is 'chunked' or 'whole'", USAGE)
+        raise SayError("the mode is 'chunked' or 'whole'", Exit.USAGE)
     if not math.isfinite(options.get("temperature") or 0.0):
-        raise SayError("the temperature is not a finite number", USAGE)
+        raise SayError("the temperature is not a finite number", Exit.USAGE)
 
 
 @contextlib.asynccontextmanager
@@ -160,11 +160,11 @@ async def _failures() -> AsyncIterator[None]:
     except NoServerError as error:
         # without an OSError, the address was not even tried
         hint = "; start one with 'talkwire serve'" if isinstance(error.__cause__, OSError) else ""
-        raise SayError(f"{error}{hint}", NO_SERVER) from error
+        raise SayError(f"{error}{hint}", Exit.NO_SERVER) from error
     except (RefusedError, ServerError) as error:
-        raise SayError(str(error), REFUSED) from error
+        raise SayError(str(error), Exit.REFUSED) from error
     except (ClientError, PlayerError) as error:
-        raise SayError(str(error), FAILED) from error
+        raise SayError(str(error), Exit.FAILED) from error
 
 
 @contextlib.contextmanager
@@ -173,7 +173,7 @@ def _writing(what: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SayError(f"cannot write {what}: {error.strerror}", FAILED) from error
+        raise SayError(f"cannot write {what}: {error.strerror}", Exit.FAILED) from error
 
 
 def _check_writable(path: Path) -> None:
