@@ -26,7 +26,7 @@ from talkwire_client import (
     Word,
     open_player,
 )
-from talkwire_client.captions import as_json, as_lines, as_srt
+from talkwire_client.captions import as_json, as_srt
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
 _FORMATS = {".srt": as_srt, ".json": as_json}
@@ -99,11 +99,11 @@ async def run_say(
     Raises:
         SayError: The text was not spoken completely, or the audio not written or played.
     """
-    name = "" if timestamps is None else str(timestamps)
-    options: SpeechOptions = {**(speech or {})}
-    words_as = as_lines if name == "-" else _FORMATS.get(Path(name).suffix.lower())
-    if timestamps is not None and words_as is None:
+    words_file = None if timestamps == Path("-") else timestamps
+    words_format = None if words_file is None else _FORMATS.get(words_file.suffix.lower())
+    if words_file is not None and words_format is None:
         raise SayError("timestamps go to a .srt or .json file, or to '-'", Exit.USAGE)
+    options: SpeechOptions = {**(speech or {})}
     _check(text, options)
     arrivals: list[Arrival] = []
     silence = LeadingSilence()
@@ -113,8 +113,8 @@ async def run_say(
         options["max_lead_ms"] = None if play else client.server.limits.max_lead_ms
         rate = client.server.sample_rate
         wav = None
-        if timestamps is not None and name != "-":
-            _check_writable(timestamps)
+        if words_file is not None:
+            _check_writable(words_file)
         if out is not None:
             with _writing(out):
                 wav = stack.enter_context(WavWriter(out, rate))
@@ -130,8 +130,9 @@ async def run_say(
                     wav.write(chunk.data)
             if player is not None:
                 await player.write(chunk.data)
-    if timestamps is not None and name != "-" and words_as is not None:
-        _write_text(timestamps, words_as(speaking.words))
+    if words_file is not None and words_format is not None:
+        with _writing(words_file):
+            words_file.write_text(words_format(speaking.words), encoding="utf-8")
     figures = report(
         arrivals, started_s=started_s, sample_rate=rate, leading_silence_samples=silence.samples
     )
@@ -187,8 +188,3 @@ def _check_writable(path: Path) -> None:
         path.open("ab").close()
         if is_new:
             path.unlink()
-
-
-def _write_text(path: Path, text: str) -> None:
-    with _writing(path):
-        path.write_text(text, encoding="utf-8")
