@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fastapi import Request, Response, WebSocket
 from pydantic import BaseModel, Field
+from websockets.frames import CloseCode
 
 from service import __version__
 from service.access.rules import GuardedRouter, Rule, speaks
@@ -22,19 +23,11 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import TRY_AGAIN, ErrorTable, count_error, idle_timeout, parse_json
+from service.dialects.errors import ErrorTable, count_error, idle_timeout, parse_json
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import (
-    GOING_AWAY,
-    NORMAL,
-    Dialect,
-    Socket,
-    SocketClosing,
-    binary_refused,
-    serve_socket,
-)
+from service.transport.websocket import Dialect, Socket, SocketClosing, binary_refused, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
 from streaming.protocol import messages as wire
@@ -180,7 +173,7 @@ TABLE = ErrorTable(
     _headers,
     statuses={ErrorCode.UNKNOWN_VOICE: 400},
     fields={"voice": "model", "bitrate": "bit_rate"},
-    full_close=TRY_AGAIN,
+    full_close=CloseCode.TRY_AGAIN_LATER,
 )
 
 
@@ -260,7 +253,7 @@ class _SpeakDialect(Dialect):
 
     def on_bytes(self, data: bytes) -> None:
         self.tell(binary_refused())
-        raise SocketClosing(1003)  # RFC 6455: unsupported kind of data
+        raise SocketClosing(CloseCode.UNSUPPORTED_DATA)
 
     def on_tick(self, now: float) -> None:
         settings = self.runtime.settings
@@ -268,7 +261,7 @@ class _SpeakDialect(Dialect):
             self._expire(self._turn)
         if self.socket.idle_s(now) > settings.session_idle_s:
             self.tell(idle_timeout("socket"))
-            raise SocketClosing(GOING_AWAY)
+            raise SocketClosing(CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
@@ -288,7 +281,7 @@ class _SpeakDialect(Dialect):
                 self.socket.drop_audio()  # of earlier turns, whose end may wait for it to be sent
                 self.socket.send(self._counted("Cleared"))
             case {"type": "Close"}:
-                raise SocketClosing(NORMAL)
+                raise SocketClosing(CloseCode.NORMAL_CLOSURE)
             case _:
                 known = "The messages are Speak, Flush, Clear and Close."
                 raise RequestError(ErrorCode.UNKNOWN_MESSAGE, known, param="type")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
+from websockets.frames import CloseCode
 
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.protocol.field_errors import (
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)
 
-#: RFC 6455's close codes for failed sockets, and its registry's "try again later".
-POLICY, INTERNAL, TRY_AGAIN = 1008, 1011, 1013
 TOO_MANY, UNAVAILABLE = 429, 503
 _FAILED = 500
 _RETRY_MS = 1000
@@ -100,7 +99,7 @@ class ErrorTable:
     headers: Callable[[TalkwireError, str], Mapping[str, str]] = lambda error, request_id: {}
     statuses: Mapping[ErrorCode, int] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
-    full_close: int = POLICY
+    full_close: int = CloseCode.POLICY_VIOLATION
 
     def status(self, error: TalkwireError) -> int:
         """Return the HTTP status of an error."""
@@ -109,9 +108,9 @@ class ErrorTable:
     def close_code(self, error: TalkwireError) -> int:
         """Return the close code of a socket that ends with an error."""
         if isinstance(error, BackendError):
-            return INTERNAL
+            return CloseCode.INTERNAL_ERROR
         is_full = isinstance(error, CapacityError) and error.code is not ErrorCode.SLOW_CONSUMER
-        return self.full_close if is_full else POLICY
+        return self.full_close if is_full else CloseCode.POLICY_VIOLATION
 
     def field(self, error: TalkwireError) -> str | None:
         """Return the client's name of the field at fault."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fastapi import WebSocket
 from msgspec import UNSET
+from websockets.frames import CloseCode
 
 from service.access.rules import GuardedRouter, Rule
 from service.audio.encoder import AudioEncoder
@@ -37,15 +38,7 @@ from service.dialects.errors import (
     too_many_contexts,
 )
 from service.runtime import Runtime
-from service.transport.websocket import (
-    GOING_AWAY,
-    NORMAL,
-    Dialect,
-    Socket,
-    SocketClosing,
-    refuse,
-    serve_socket,
-)
+from service.transport.websocket import Dialect, Socket, SocketClosing, refuse, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire
@@ -271,7 +264,7 @@ class NativeDialect(Dialect):
                 context.fail(idle_timeout("context"))
         if self.socket.idle_s(now) > settings.session_idle_s:
             self.tell(idle_timeout("socket"))
-            raise SocketClosing(GOING_AWAY)
+            raise SocketClosing(CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         """Announce the drain, so that the client opens its next context elsewhere."""
@@ -332,7 +325,7 @@ class NativeDialect(Dialect):
             case wire.Ping(id):
                 self._say(wire.Pong(id))
             case wire.SessionClose():
-                raise SocketClosing(NORMAL)
+                raise SocketClosing(CloseCode.NORMAL_CLOSURE)
 
     def _find(self, context_id: str, *, or_encoding: bool = False) -> SpeechContext:
         """Return an open context; with ``or_encoding``, also one that is spoken, but whose audio is

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from fastapi import WebSocket
 from pydantic import AliasChoices, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from websockets.frames import CloseCode
 
 from service.access.rules import GuardedRouter, Rule
 from service.audio.containers import RestartingEncoder, tell_length
@@ -34,15 +35,7 @@ from service.contexts.speech_context import Audio, Message, Output, Revocable, S
 from service.dialects.errors import ErrorTable, count_error, parse_json, peek, validation_error
 from service.dialects.openai.request import FORMATS, Name, SpeechOptions
 from service.runtime import Runtime
-from service.transport.websocket import (
-    GOING_AWAY,
-    NORMAL,
-    POLICY,
-    Dialect,
-    Socket,
-    SocketClosing,
-    serve_socket,
-)
+from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
 from streaming.protocol import messages as wire
@@ -394,13 +387,13 @@ class _StreamDialect(Dialect):
         except TalkwireError as error:
             self.tell(error)
             if self._config is None:  # there is no configuration
-                raise SocketClosing(POLICY) from error
+                raise SocketClosing(CloseCode.POLICY_VIOLATION) from error
 
     def on_tick(self, now: float) -> None:
         is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
         if is_idle and not self._speaker.is_busy:
             self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
-            raise SocketClosing(GOING_AWAY)
+            raise SocketClosing(CloseCode.GOING_AWAY)
 
     def is_settled(self, now: float) -> bool:
         return not (self._speaker.has_sentence or self._chars)
@@ -432,7 +425,7 @@ class _StreamDialect(Dialect):
             self._speaker.require_room()
             self._flush()
         elif kind == "session.close":
-            raise SocketClosing(NORMAL)
+            raise SocketClosing(CloseCode.NORMAL_CLOSURE)
         else:
             unknown = "This message type is not known."
             raise RequestError(ErrorCode.UNKNOWN_MESSAGE, unknown, param="type")
@@ -440,10 +433,10 @@ class _StreamDialect(Dialect):
     def _hold(self, text: str) -> None:
         """Hold a message until all sentences have been spoken; a close does not wait."""
         if peek(text, "type") == "session.close":
-            raise SocketClosing(NORMAL)
+            raise SocketClosing(CloseCode.NORMAL_CLOSURE)
         if len(self._held) >= _MAX_HELD:
             self.tell(_invalid("Too many messages wait for a session.config."))
-            raise SocketClosing(POLICY)
+            raise SocketClosing(CloseCode.POLICY_VIOLATION)
         self._held.append(text)
 
     def _take(self, text: object) -> None:

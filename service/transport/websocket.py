@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
+from websockets.frames import CloseCode
 
 from service.auth.caller import current_caller, serving
 from service.auth.keys import Scope
@@ -48,7 +49,6 @@ from streaming.errors import (
 
 log = logging.getLogger(__name__)
 
-NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
 _HOUSEKEEPING_S, _LEAVING_S = 0.5, 0.05
 _FLUSH_S = 2.0
 #: Seconds between the cut of contexts and the close of their socket.
@@ -61,7 +61,7 @@ _PAUSE_S = 1.5
 class SocketClosing(Exception):
     """Raised by a dialect to close the socket with ``code``."""
 
-    def __init__(self, code: int = NORMAL) -> None:
+    def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
@@ -132,7 +132,7 @@ class Socket:
             protocol.unplayed_s = self._unplayed_s
         self._outbox = Outbox(runtime.settings.max_outbox_bytes)
         self._writing_since: float | None = None
-        self._code = NORMAL
+        self._code: int = CloseCode.NORMAL_CLOSURE
         self._too_slow = self._is_closing = False
         #: The bug that ended the socket.
         self._bug: Exception | None = None
@@ -209,7 +209,7 @@ class Socket:
             context.lift_lead()
         return context
 
-    def finish(self, code: int = NORMAL) -> None:
+    def finish(self, code: int) -> None:
         """Close the socket after all queued messages, unless it is closing already."""
         if not self._is_closing:
             self._code = code
@@ -238,7 +238,7 @@ class Socket:
                 dialect.close()
                 last_words = self._closing_error(dialect)  # it may change the code
                 for context in self.contexts:
-                    context.close(is_told=self._code == NORMAL)
+                    context.close(is_told=self._code == CloseCode.NORMAL_CLOSURE)
                 for task in others:
                     task.cancel()
                 self._outbox.close(last_words)
@@ -281,7 +281,7 @@ class Socket:
             else:
                 dialect.on_bytes(data)
         if self._errors.is_spent:
-            self._end(POLICY)
+            self._end(CloseCode.POLICY_VIOLATION)
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[None]:
@@ -293,7 +293,7 @@ class Socket:
             self._end(closing.code)
         except Exception as bug:
             self._bug = self._bug or bug
-            self._end(INTERNAL)
+            self._end(CloseCode.INTERNAL_ERROR)
 
     def _end(self, code: int) -> None:
         """End the socket with ``code``."""
@@ -359,7 +359,7 @@ class Socket:
         is_settled = self.is_leaving and is_read and dialect.is_settled(now)
         if now >= self._leave_at or is_settled:
             dialect.on_leave()
-            raise SocketClosing(GOING_AWAY)
+            raise SocketClosing(CloseCode.GOING_AWAY)
         if now >= self._leave_at - _TELL_S:
             self._cut()
         if self._too_slow or not self._is_welcome:
@@ -410,12 +410,12 @@ class Socket:
             error = CapacityError(ErrorCode.RATE_LIMITED, message)
         else:
             return None
-        self._code = POLICY
+        self._code = CloseCode.POLICY_VIOLATION
         return Item(dialect.render_error(error))
 
     def _report_bug(self, dialect: Dialect, bug: Exception) -> Item | None:
         """Return the message about a bug, after which ``dialect`` may be unable to render it."""
-        self._code = INTERNAL
+        self._code = CloseCode.INTERNAL_ERROR
         error = internal_error()
         error.__cause__ = bug  # count_error logs it
         try:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
+from websockets.frames import CloseCode
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
@@ -45,14 +46,7 @@ from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices,
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import (
-    GOING_AWAY,
-    Dialect,
-    EndedContexts,
-    Socket,
-    SocketClosing,
-    serve_socket,
-)
+from service.transport.websocket import Dialect, EndedContexts, Socket, SocketClosing, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.protocol.field_errors import invalid_field
@@ -237,7 +231,7 @@ class _CartesiaDialect(Dialect):
         for context in list(self._contexts.values()):
             context.expire(now)
         if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
-            raise SocketClosing(GOING_AWAY)
+            raise SocketClosing(CloseCode.GOING_AWAY)
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """Return an ``error`` message, with a request id that is also in the logs."""

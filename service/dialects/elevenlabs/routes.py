@@ -13,6 +13,7 @@ from functools import partial
 from typing import NoReturn
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
+from websockets.frames import CloseCode
 
 from service.access.rules import GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
@@ -45,7 +46,6 @@ from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
-    NORMAL,
     Dialect,
     EndedContexts,
     Socket,
@@ -180,12 +180,14 @@ class _SingleStreamDialect(_StreamDialect):
             self._context.end()
         else:
             self.socket.send(final_message(None))
-            self.socket.finish(NORMAL)
+            self.socket.finish(CloseCode.NORMAL_CLOSURE)
 
     def _on_closed(self) -> None:
         self._is_ended = True
         failure = self._renderer.failure
-        self.socket.finish(NORMAL if failure is None else TABLE.close_code(failure))
+        self.socket.finish(
+            CloseCode.NORMAL_CLOSURE if failure is None else TABLE.close_code(failure)
+        )
 
     def on_tick(self, now: float) -> None:
         """Close a socket that has been idle for too long."""
@@ -261,7 +263,7 @@ class _MultiStreamDialect(_StreamDialect):
         if context.is_draining:
             self._spoken.add(context_id, context.handle)
         if self._is_closing and not self._contexts:
-            self.socket.finish(NORMAL)
+            self.socket.finish(CloseCode.NORMAL_CLOSURE)
 
     def _close_socket(self) -> None:
         """Speak flushed text to its end, then close the socket."""
@@ -270,7 +272,7 @@ class _MultiStreamDialect(_StreamDialect):
             if not context.is_draining:
                 context.close()
         if not self._contexts:
-            self.socket.finish(NORMAL)
+            self.socket.finish(CloseCode.NORMAL_CLOSURE)
 
     def on_tick(self, now: float) -> None:
         """End contexts, or close the socket, after too long an idle time."""
