@@ -14,9 +14,7 @@ from service.runtime import Runtime
 from service.voices.store import VOICE_ID
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol.field_errors import describe, listed
-
-#: The checkpoint's default voice, whatever its name.
-DEFAULT_VOICE = "default"
+from talker.request_builder import DEFAULT_VOICE
 
 
 def resolve_voice(name: str | None, runtime: Runtime) -> str:
