@@ -27,7 +27,7 @@ from service.dialects.errors import parse_message, validation_error
 from service.dialects.openai.errors import RESOURCE_TABLE, ErrorBody
 from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
-from service.transport.http_routes import ClipRoute, documented
+from service.transport.http_routes import ClipRoute, documented, is_form
 from service.voices.clip_reader import decode_base64
 from service.voices.cloning import NewVoice
 from service.voices.store import Consent, Voice
@@ -92,8 +92,7 @@ class VoiceBody(BaseModel):
 
 async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
     """Parse a request for a new voice. Raises RequestError."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
+    if is_form(request):
         fields, clip = await _read_form(request)
         body = _checked({"audio_sample": "", **fields} if clip is not None else fields)
     else:

@@ -108,6 +108,12 @@ class _BoundedRequest(Request):
         return bytes(data)
 
 
+def is_form(request: Request) -> bool:
+    """Whether the body is a form, not JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "multipart/form-data"
+
+
 def has_too_many_values(data: bytes, most: int) -> bool:
     """Whether a JSON text has more than ``most`` strings and commas.
 
@@ -187,8 +193,7 @@ class SpeechRoute(APIRoute):
             most_tokens = _MOST_TOKENS + _ITEM_TOKENS * settings.max_batch_items
             try:
                 body = await request.body()
-                kind = plain.headers.get("content-type", "").partition(";")[0].strip().lower()
-                if kind != "multipart/form-data" and has_too_many_values(body, most_tokens):
+                if not is_form(request) and has_too_many_values(body, most_tokens):
                     message = "The body has too many values."
                     raise RequestError(ErrorCode.INVALID_MESSAGE, message)
                 response = await handler(request)
