@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -170,7 +169,7 @@ def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
         raise _refusal("too_large", param)
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         message = "The clip is not valid base64."
         raise RequestError(ErrorCode.INVALID_AUDIO, message, param=param) from error
 
