@@ -78,16 +78,22 @@ class Gate:
         if not is_known(hosts, self._bound, settings.allowed_hosts):
             message = "This server does not go by that name; see the setting allowed_hosts."
             raise RequestError(ErrorCode.FORBIDDEN, message)
-        is_metrics = access is Access.METRICS
-        if access in (Access.OPEN, Access.SCRAPE) or (is_metrics and settings.metrics_are_public):
+        needed = _needed(rule, self._runtime)
+        if needed in (Access.OPEN, Access.SCRAPE):
             return NOBODY
-        if is_metrics and not authority.is_on:
+        if access is Access.METRICS and not authority.is_on:
             raise RequestError(ErrorCode.FORBIDDEN, "Metrics are not public here.")
-        needed = KeyScope.ADMIN if is_metrics else access
         subprotocols, query = scope.get("subprotocols", ()), scope.get("query_string", b"")
         key = presented_key(scope["headers"], subprotocols, query, rule.query)
         address = (scope.get("client") or ("unknown",))[0][:_MOST_ADDRESS_CHARS]
         return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
+
+
+def _needed(rule: Rule, runtime: Runtime) -> Access | KeyScope:
+    """Return the access of a rule. That of metrics depends on the settings."""
+    if rule.access is not Access.METRICS:
+        return rule.access
+    return Access.OPEN if runtime.settings.metrics_are_public else KeyScope.ADMIN
 
 
 class OriginGuard:
@@ -148,14 +154,12 @@ def describe_keys(app: FastAPI, runtime: Runtime) -> None:
 
 def _security(rule: Rule | None, runtime: Runtime) -> list[dict[str, list[str]]]:
     """Return OpenAPI's alternative security requirements; without keys, none is also allowed."""
-    access = Access.ANY_KEY if rule is None else rule.access
-    is_metrics = access is Access.METRICS
-    is_public = is_metrics and runtime.settings.metrics_are_public
-    if access in (Access.PROBE, Access.OPEN) or is_public:
+    rule = rule or _ELSEWHERE
+    needed = _needed(rule, runtime)
+    if needed in (Access.PROBE, Access.OPEN):
         return []
-    needed = KeyScope.ADMIN if is_metrics else access
     scopes = [needed.value] if isinstance(needed, KeyScope) else []
-    own = [rule.scheme] if rule is not None and rule.scheme is not None else []
+    own = [] if rule.scheme is None else [rule.scheme]
     anyone: list[dict[str, list[str]]] = [] if runtime.authority.is_on else [{}]
     # OpenAPI 3.1 allows scopes as roles for an apiKey too.
     return [{scheme: list(scopes)} for scheme in (*own, _BEARER)] + anyone
