@@ -85,8 +85,7 @@ class Accounts:
 
     @contextmanager
     def connection(self, caller: Caller) -> Iterator[None]:
-        """Count one more connection during the block. Raises like ``require_connection``."""
-        self.require_connection(caller)
+        """Count one more connection during the block; ``require_connection`` has allowed it."""
         for held in self._held(caller):
             held.account.connections += 1
         try:
