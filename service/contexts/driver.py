@@ -13,10 +13,11 @@ from functools import partial
 from typing import Protocol
 
 from service.auth.caller import ANYBODY, Caller
-from service.contexts.options import Prepare, SpeechPlan
+from service.contexts.options import SpeechPlan
 from service.runtime import Runtime
 from service.timers import align_deadline
 from service.tracing import ContextTrace
+from service.voices.cloning import Prepare
 from streaming import events
 from streaming.errors import BackendError, ErrorCode, RequestError, TalkwireError, internal_error
 from streaming.ports import Arrival, Reference, RowDemand, SpeechRequest

@@ -16,7 +16,7 @@ from service.auth.caller import current_caller
 from service.contexts.chunking import schedule_settings
 from service.dialects.voice_aliases import resolve_voice
 from service.runtime import Runtime
-from service.voices.cloning import Prepare as Prepare
+from service.voices.cloning import Prepare
 from streaming.errors import ErrorCode
 from streaming.ports import Sampling, SpeechRequest
 from streaming.protocol.field_errors import invalid_parameter, unknown_choice, unsupported

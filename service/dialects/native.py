@@ -20,7 +20,7 @@ from service.audio.encoder import AudioEncoder
 from service.audio.factory import SAMPLE_RATES, make_stream_encoder
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.contexts.options import Prepare, continuity, plan_speech
+from service.contexts.options import continuity, plan_speech
 from service.contexts.speech_context import (
     Audio,
     Message,
@@ -39,6 +39,7 @@ from service.dialects.errors import (
 )
 from service.runtime import Runtime
 from service.transport.websocket import Dialect, Socket, SocketClosing, refuse, serve_socket
+from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
 from streaming.protocol import messages as wire

@@ -24,18 +24,13 @@ from service.audio.containers import RestartingEncoder, tell_length
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.auth.keys import Scope
-from service.contexts.options import (
-    FlushEncoder,
-    Prepare,
-    plan_speech,
-    require_model,
-    speech_request,
-)
+from service.contexts.options import FlushEncoder, plan_speech, require_model, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import ErrorTable, count_error, parse_json, peek, validation_error
 from service.dialects.openai.request import FORMATS, Name, SpeechOptions
 from service.runtime import Runtime
 from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
+from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done, Flushed
 from streaming.protocol import messages as wire

@@ -24,7 +24,7 @@ from service.admission import Lease
 from service.audio.containers import tell_length
 from service.audio.factory import MEDIA_TYPES
 from service.auth.caller import current_caller
-from service.contexts.options import Prepare, SpeechPlan, require_model
+from service.contexts.options import SpeechPlan, require_model
 from service.contexts.speech_context import Audio
 from service.dialects.errors import count_error, refusal
 from service.dialects.openai.errors import TABLE, error_body
@@ -50,6 +50,7 @@ from service.transport.http_response import (
     until_gone,
 )
 from service.transport.http_routes import ignored_header
+from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.ports import Reference

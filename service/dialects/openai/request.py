@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from service.audio.factory import make_stream_encoder
-from service.contexts.options import Prepare, SpeechPlan, plan_speech, require_model
+from service.contexts.options import SpeechPlan, plan_speech, require_model
 from service.dialects.voice_aliases import is_replaced
 from service.runtime import Runtime
+from service.voices.cloning import Prepare
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import MAX_REFERENCES, Reference
 from streaming.protocol import messages as wire
