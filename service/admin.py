@@ -85,7 +85,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     """Create the routes of ``/admin/drain``, for a listener that is protected by its network."""
     router = GuardedRouter(Rule(Scope.ADMIN, TABLE), tags=["admin"])
 
-    def standing(status: int = 200) -> Response:
+    def drain_state(status: int = 200) -> Response:
         body = {
             "draining": runtime.draining.is_set(),
             "connections": runtime.connections,
@@ -96,7 +96,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     @router.get(_PATH)
     async def drain_status() -> Response:
         """Whether the server is draining, with its open connections and contexts."""
-        return standing()
+        return drain_state()
 
     @router.post(_PATH)
     async def drain(request: Request, exit: bool = False) -> Response:
@@ -106,14 +106,14 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
         if exit:
             end()
         runtime.begin_drain()
-        return standing(202)
+        return drain_state(202)
 
     @router.delete(_PATH)
     async def end_drain(request: Request) -> Response:
         """Accept new work again, unless the process is about to end (409)."""
         if refusal := _refuse_page(request):
             return refusal
-        return standing(200 if runtime.end_drain() else _CONFLICT)
+        return drain_state(200 if runtime.end_drain() else _CONFLICT)
 
     return router
 

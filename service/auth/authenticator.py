@@ -251,7 +251,7 @@ class Authority:
             self._fault = str(error)
             return
         self._ring, self._fault = content.ring(), None
-        self.accounts.forget_strangers()
+        self.accounts.forget_unknown()
         log.info("keys read", extra={"keys": self.key_count, "tenants": len(self._ring.tenants)})
 
 

@@ -139,7 +139,7 @@ class Accounts:
         for name in sorted(self._ring().tenants):
             yield name, self._tenants.setdefault(name, Account())
 
-    def forget_strangers(self) -> None:
+    def forget_unknown(self) -> None:
         """Drop unused accounts of tenants and keys that are no longer configured."""
         ring = self._ring()
         for accounts, known in ((self._tenants, ring.tenants), (self._keys, ring.keys)):

@@ -136,7 +136,7 @@ class AckTracker:
         self._played_at = max(self._played_at, *self._dry_at.values(), -inf)
         return self._played_at
 
-    def pardon(self, now: float) -> None:
+    def restart_wait(self, now: float) -> None:
         """Restart the time of ``stuck_s`` at ``now``, since earlier pongs may not be seen yet."""
         if self._waiting_since is not None:
             self._waiting_since = now

@@ -293,8 +293,9 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         """Delete an added voice permanently, with its file, codes and name."""
         require_own_page(request, runtime.settings.allowed_origins)
         caller = current_caller()
-        everybodys = Scope.ADMIN in caller.scopes
-        return DeletedVoice(id=(await library.remove(id, caller.tenant, everybodys=everybodys)).id)
+        is_admin = Scope.ADMIN in caller.scopes
+        deleted = await library.remove(id, caller.tenant, may_remove_public=is_admin)
+        return DeletedVoice(id=deleted.id)
 
     router.take_routes(changes)
     return router

@@ -334,7 +334,7 @@ class Socket:
         settings, runtime = self.runtime.settings, self.runtime
         if now - self._looked_at > _PAUSE_S:
             self._writing_since = None if self._writing_since is None else now
-            self._acks.pardon(now)
+            self._acks.restart_wait(now)
             self.heard_at = now
             for context in self.contexts:
                 context.touch(now)

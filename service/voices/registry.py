@@ -215,9 +215,9 @@ class VoiceLibrary:
             self._take(voice)
 
     async def remove(
-        self, key: str, tenant: str | None = None, *, everybodys: bool = True
+        self, key: str, tenant: str | None = None, *, may_remove_public: bool = True
     ) -> Voice:
-        """Delete and return an added voice, also a public one if ``everybodys``.
+        """Delete and return an added voice, also a public one if ``may_remove_public``.
 
         Raises RequestError (``unknown_voice``; ``unsupported`` for one of the checkpoint's,
         ``forbidden``), BackendError (``storage_failed``), without changing anything.
@@ -226,7 +226,7 @@ class VoiceLibrary:
             voice = self.find(key, tenant)
             if voice.id not in self._added:
                 raise unsupported("id", "A voice of the checkpoint cannot be deleted.")
-            if voice.tenant is None and not everybodys:
+            if voice.tenant is None and not may_remove_public:
                 message = "This voice is everybody's: it takes an admin's key."
                 raise RequestError(ErrorCode.FORBIDDEN, message)
             if self._folder is not None:

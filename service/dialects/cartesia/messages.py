@@ -192,7 +192,7 @@ def context_create(
 OWN_FLUSH = "own"
 
 
-class Standing(NamedTuple):
+class InheritedState(NamedTuple):
     """The state that a context inherits from an expired one with the same id, since they are one
     context to the client. ``heard_s``: the end of its audio on the clock of the client's word
     times. ``flush_id``: the number of its reported flushes, plus one.
@@ -203,15 +203,17 @@ class Standing(NamedTuple):
 
 
 #: The state of a context that continues no other.
-AFRESH = Standing()
+NOTHING_INHERITED = InheritedState()
 
 
 class EventRenderer:
-    """Renders messages of one context, which continues from ``began``, as objects."""
+    """Renders messages of one context, which continues from ``inherited``, as objects."""
 
-    def __init__(self, context_id: str | None, request_id: str, began: Standing = AFRESH) -> None:
+    def __init__(
+        self, context_id: str | None, request_id: str, inherited: InheritedState = NOTHING_INHERITED
+    ) -> None:
         self._id, self._request_id = context_id, request_id
-        self._began_s, self.flush_id = began
+        self._began_s, self.flush_id = inherited
         self._stepped_at = time.monotonic()
 
     def _event(self, kind: str, *, done: bool = False, **fields: object) -> dict[str, Any]:

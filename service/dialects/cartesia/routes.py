@@ -25,18 +25,18 @@ from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.options import plan_speech
 from service.dialects.cartesia.messages import (
-    AFRESH,
     LANGUAGE_FIELDS,
     NAME,
+    NOTHING_INHERITED,
     OWN_FLUSH,
     TABLE,
     CartesiaErrorBody,
     ContextRequest,
     EventRenderer,
+    InheritedState,
     OutputFormat,
     SocketRenderer,
     SpeechBody,
-    Standing,
     context_create,
     encoded,
     error_event,
@@ -59,9 +59,9 @@ _EXPIRES_S = 1.0
 
 class _CartesiaContext:
     """A context on the socket, opened by ``first``. Only the text of later requests is used, since
-    clients send other voices and formats with them. ``began``: see EventRenderer. ``closed`` gets
-    the state for a context that continues it; None if its client has ended it. Raises RequestError,
-    CapacityError.
+    clients send other voices and formats with them. ``inherited``: see EventRenderer. ``closed``
+    gets the state for a context that continues it; None if its client has ended it. Raises
+    RequestError, CapacityError.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class _CartesiaContext:
         socket: Socket,
         first: ContextRequest,
         context_id: str,
-        began: Standing,
-        closed: Callable[[Standing | None], None],
+        inherited: InheritedState,
+        closed: Callable[[InheritedState | None], None],
     ) -> None:
         runtime = socket.runtime
         self.handle = handle = socket.new_handle()
@@ -78,8 +78,8 @@ class _CartesiaContext:
         create = context_create(first, runtime)
         encoder = first.require_format("raw").make_encoder(runtime, first.pace)
         plan = plan_speech(runtime, NAME, request_id, create, encoder)
-        self._renderer = SocketRenderer(context_id, request_id, began)
-        self._closed, self._began_s = closed, began.heard_s
+        self._renderer = SocketRenderer(context_id, request_id, inherited)
+        self._closed, self._began_s = closed, inherited.heard_s
         self._delay_ms = _BUFFER_DELAY_MS
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
@@ -145,7 +145,7 @@ class _CartesiaContext:
     def _on_closed(self) -> None:
         self._stop_timer()
         heard_s, flush_id = self._began_s + self.speech.audio_s, self._renderer.flush_id
-        self._closed(Standing(heard_s, flush_id) if self._renderer.is_quiet else None)
+        self._closed(InheritedState(heard_s, flush_id) if self._renderer.is_quiet else None)
 
 
 _REMEMBERED = 256
@@ -158,7 +158,7 @@ class _CartesiaDialect(Dialect):
         super().__init__(socket)
         self._contexts: dict[str, _CartesiaContext] = {}
         #: The states of expired contexts, from which a context with the same id continues.
-        self._expired: OrderedDict[str, Standing] = OrderedDict()
+        self._expired: OrderedDict[str, InheritedState] = OrderedDict()
         self._ended = EndedContexts(socket)
 
     def on_text(self, text: str) -> None:
@@ -193,11 +193,11 @@ class _CartesiaDialect(Dialect):
 
     def _answer_silent(self, context_id: str, request: ContextRequest) -> None:
         """Answer a request without text for an expired or unknown context."""
-        began = self._expired.get(context_id, AFRESH)
-        renderer = EventRenderer(context_id, "", began)
+        inherited = self._expired.get(context_id, NOTHING_INHERITED)
+        renderer = EventRenderer(context_id, "", inherited)
         if request.flush:
             self.socket.send(encoded(renderer.flush_done()))
-            self._remember(context_id, began._replace(flush_id=renderer.flush_id))
+            self._remember(context_id, inherited._replace(flush_id=renderer.flush_id))
         if not request.continue_:
             self._expired.pop(context_id, None)
             self.socket.send(encoded(renderer.end()))
@@ -207,21 +207,21 @@ class _CartesiaDialect(Dialect):
         if len(self._contexts) >= limit:
             raise too_many_contexts(limit)
         self.runtime.require_slot()
-        began = self._expired.get(context_id, AFRESH)
+        inherited = self._expired.get(context_id, NOTHING_INHERITED)
         context = _CartesiaContext(
-            self.socket, request, context_id, began, partial(self._on_closed, context_id)
+            self.socket, request, context_id, inherited, partial(self._on_closed, context_id)
         )
         self._contexts[context_id] = context
         return context
 
-    def _on_closed(self, context_id: str, standing: Standing | None) -> None:
+    def _on_closed(self, context_id: str, state: InheritedState | None) -> None:
         self._ended.add(context_id, self._contexts.pop(context_id).handle)
         self._expired.pop(context_id, None)
-        if standing is not None:
-            self._remember(context_id, standing)
+        if state is not None:
+            self._remember(context_id, state)
 
-    def _remember(self, context_id: str, standing: Standing) -> None:
-        self._expired[context_id] = standing
+    def _remember(self, context_id: str, state: InheritedState) -> None:
+        self._expired[context_id] = state
         self._expired.move_to_end(context_id)
         while len(self._expired) > _REMEMBERED:
             self._expired.popitem(last=False)

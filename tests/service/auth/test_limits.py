@@ -97,7 +97,7 @@ def test_accounts_in_use_are_kept_when_their_key_is_removed(use: str) -> None:
         else:
             stack.enter_context(mine.accounts.connection(CALLER))
         old, mine.ring = mine.ring, KeyRing()
-        mine.accounts.forget_strangers()
+        mine.accounts.forget_unknown()
         mine.ring = old  # the key is back while its context or connection is still open
         ((_, account),) = mine.accounts.tenants()
         assert account.contexts + account.connections == 1

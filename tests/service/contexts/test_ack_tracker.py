@@ -101,15 +101,15 @@ def test_tracker_without_protocol_reports_nothing() -> None:
     assert (told, reading.stuck_s(99.0)) == ([], 0.0)
 
 
-def test_pardon_restarts_stuck_s() -> None:
+def test_restart_wait_restarts_stuck_s() -> None:
     rig = Rig()
     rig.follow(1)
     rig.write(1, 10)
     assert rig.acks.stuck_s(20.0) == 20.0
-    rig.acks.pardon(20.0)
+    rig.acks.restart_wait(20.0)
     assert rig.acks.stuck_s(20.5) == 0.5
     rig.pinging.answer()
-    rig.acks.pardon(21.0)
+    rig.acks.restart_wait(21.0)
     assert rig.acks.stuck_s(22.0) == 0.0
 
 
