@@ -8,6 +8,7 @@ packages=(
   libopus0      # opuslib: Opus packets by the system's library
   prometheus    # promtool: make check-monitoring
   chromium      # make test-page
+  nginx-light   # the documented proxy, in front of the service
 )
 missing=()
 for package in "${packages[@]}"; do
