@@ -185,9 +185,9 @@ async def test_window_of_trimmed_silence_has_spans(monkeypatch: pytest.MonkeyPat
         warmed_up, decode = server.codec.decoded, server.codec.decode
 
         async def decode_first_as_silence(
-            window: DecodeWindow, deadline: float
+            window: DecodeWindow, deadline: float, request_id: str
         ) -> tuple[Samples, DecodeStats]:
-            samples, stats = await decode(window, deadline)
+            samples, stats = await decode(window, deadline, request_id)
             return (samples if server.codec.decoded > warmed_up + 1 else 0 * samples), stats
 
         monkeypatch.setattr(server.codec, "decode", decode_first_as_silence)

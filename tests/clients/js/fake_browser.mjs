@@ -66,6 +66,19 @@ export class FakeNode {
   disconnect() {}
 }
 
+/** The track of an open microphone. */
+export class FakeTrack extends EventTarget {
+  live = true;
+
+  get readyState() {
+    return this.live ? "live" : "ended";
+  }
+
+  stop() {
+    this.live = false;
+  }
+}
+
 /** A socket to a server that opens every context and says nothing more by itself. */
 export class FakeSocket extends EventTarget {
   static made = [];

@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
 
-import { FakeAudioContext, FakeNode, FakeSocket, newBrowser, settled } from "./fake_browser.mjs";
+import {
+  FakeAudioContext, FakeNode, FakeSocket, FakeTrack, newBrowser, settled,
+} from "./fake_browser.mjs";
 
 const { Player } = await import("../../../service/page/player.js");
 const { CloneForm } = await import("../../../service/page/clone.js");
@@ -173,7 +175,7 @@ async function record() {
   const answers = withMicrophone();
   new CloneForm(page, () => {});
   at("clone-record").dispatchEvent(new Event("click"));
-  const track = { live: true, stop: () => (track.live = false) };
+  const track = new FakeTrack();
   answers[0]({ getTracks: () => [track] });
   await settled();
   return track;
@@ -187,7 +189,7 @@ test("two clicks on Record open one microphone, which the next click closes", as
   click();
   click(); // the browser is still asking
   for (const answer of answers) {
-    const track = { live: true, stop: () => (track.live = false) };
+    const track = new FakeTrack();
     tracks.push(track);
     answer({ getTracks: () => [track] });
   }
@@ -209,6 +211,16 @@ test("a recording that is as long as may be closes the microphone", async () => 
   assert.equal(track.live, false);
   assert.equal(at("clone-record").textContent, "Record");
   assert.equal(at("clone-status").textContent, "Recorded 30.0 seconds.");
+});
+
+test("a microphone that goes while it records ends the recording", async () => {
+  const track = await record();
+  FakeNode.made[0].say(new Float32Array(FakeAudioContext.made[0].sampleRate));
+  track.live = false;
+  track.dispatchEvent(new Event("ended"));
+  await settled();
+  assert.equal(at("clone-record").textContent, "Record");
+  assert.equal(at("clone-status").textContent, "Recorded 1.0 seconds.");
 });
 
 test("a file that is chosen while the microphone records takes its place", async () => {

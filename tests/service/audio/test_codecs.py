@@ -193,7 +193,7 @@ def test_file_encoders_start_no_threads_and_are_freed_at_once(name: str) -> None
         return {thread.id for thread in psutil.Process().threads()}
 
     def files() -> int:
-        return sum(isinstance(thing, OutputContainer) for thing in gc.get_objects())
+        return sum(type(thing) is OutputContainer for thing in gc.get_objects())
 
     gc.collect()
     gc.disable()

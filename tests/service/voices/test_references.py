@@ -135,9 +135,11 @@ async def test_initial_codec_chunk_frames_sets_first_chunk(monkeypatch: pytest.M
     async with served(first_chunk_frames=7, max_chunk_frames=50) as service:
         decode = service.codec.decode
 
-        async def spy(window: DecodeWindow, deadline_s: float) -> tuple[Samples, DecodeStats]:
+        async def spy(
+            window: DecodeWindow, deadline_s: float, request_id: str
+        ) -> tuple[Samples, DecodeStats]:
             sizes.append(window.new_frames)
-            return await decode(window, deadline_s)
+            return await decode(window, deadline_s, request_id)
 
         monkeypatch.setattr(service.codec, "decode", spy)
         for frames, first in ((0, 7), (3, 3), (20, 20), (10**6, 50)):
