@@ -46,7 +46,8 @@ class TalkwireConnection(WebsocketTTSService):
         self._wants_word_timestamps = word_timestamps
         self._has_word_timestamps = False
         self._server: wire.Server | None = None
-        self._contexts = Contexts()
+        self._forgotten = asyncio.Event()
+        self._contexts = Contexts(self._forgotten.set)
         self._leaving = False
         self._left = asyncio.Event()  # set unless the server goes away
         self._left.set()
@@ -136,7 +137,8 @@ class TalkwireConnection(WebsocketTTSService):
         self._waiting_context_id = context_id
         try:
             while self._is_full:
-                await self._contexts.wait_until_forgotten()
+                self._forgotten.clear()
+                await self._forgotten.wait()
             if self._must_leave:
                 await self._left.wait()
         finally:

@@ -6,7 +6,7 @@ or was told to cancel it. Later messages for it are then ignored.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -26,12 +26,12 @@ class OpenContext:
 
 
 class Contexts:
-    """The open contexts of one connection."""
+    """The open contexts of one connection. ``on_forgotten`` is called when some were forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_forgotten: Callable[[], None] = lambda: None) -> None:
         self._by_id: dict[str, OpenContext] = {}
         self._by_handle: dict[int, OpenContext] = {}
-        self._forgotten = asyncio.Event()
+        self._on_forgotten = on_forgotten
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -44,11 +44,6 @@ class Contexts:
     def is_full(self, most: float) -> bool:
         """Whether ``most`` contexts are open, and one of them ends without further text."""
         return len(self) >= most and any(context.ended for context in self._by_id.values())
-
-    async def wait_until_forgotten(self) -> None:
-        """Wait until a context is forgotten."""
-        self._forgotten.clear()
-        await self._forgotten.wait()
 
     def get(self, context_id: str | None) -> OpenContext | None:
         """Return the context of this id, if it is open."""
@@ -72,13 +67,13 @@ class Contexts:
     def forget(self, context_id: str) -> bool:
         """Forget a context. Returns whether it was open."""
         context = self._by_id.pop(context_id, None)
-        self._forgotten.set()
         if context is not None and context.handle is not None:
             self._by_handle.pop(context.handle, None)
+        self._on_forgotten()
         return context is not None
 
     def clear(self) -> None:
         """Forget all contexts, since the connection is gone."""
         self._by_id.clear()
         self._by_handle.clear()
-        self._forgotten.set()
+        self._on_forgotten()
