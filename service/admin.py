@@ -101,8 +101,8 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     @router.post(_PATH)
     async def drain(request: Request, exit: bool = False) -> Response:
         """Drain: accept no new work and tell clients to leave. With ``exit``, end as on SIGTERM."""
-        if refusal := _refuse_page(request):
-            return refusal
+        if refused := _refuse_page(request):
+            return refused
         if exit:
             end()
         runtime.begin_drain()
@@ -111,8 +111,8 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
     @router.delete(_PATH)
     async def end_drain(request: Request) -> Response:
         """Accept new work again, unless the process is about to end (409)."""
-        if refusal := _refuse_page(request):
-            return refusal
+        if refused := _refuse_page(request):
+            return refused
         return drain_state(200 if runtime.end_drain() else _CONFLICT)
 
     return router

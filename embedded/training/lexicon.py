@@ -43,8 +43,8 @@ Entries = Mapping[str, "str | Mapping[str, str | None]"]
 
 def entries(sources: list[Entries]) -> dict[str, str]:
     """Return ``{word: sounds}`` from the first source that has a word. A word in lower case takes
-    precedence over a name with the same letters. The endings -s and -d are voiceless after such
-    sounds.
+    precedence over a name with the same letters. The endings -s and -d are made voiceless after
+    voiceless sounds.
     """
     found: dict[str, str] = {}
     for source in sources:
@@ -69,9 +69,10 @@ def with_names(
     """Add to ``words`` the names, and then the dictionary's words, that are not there yet.
 
     A word that can be derived (``embedded.pronunciation``) is left out if the dictionary says it
-    alike, or if the same rules derive its own entry from its own stem: then the stem is better that
-    is known already. So is what is derived of a long word. "Hated" stays, which would be derived
-    from "hat", and "Moris", which is no plural. All this was measured on words that misaki has too.
+    alike, if it is long, or if the same rules derive the dictionary's entry from the dictionary's
+    own stem: misaki's stem is then the better one. "Ragged" is kept, since it would be derived from
+    "rag", and so is "Moris", which is no plural. All this was measured on words that misaki has
+    too.
     """
     found = dict(words)
     for word, phones in names.items():

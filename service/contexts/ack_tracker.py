@@ -32,11 +32,11 @@ class AckTracker:
         #: For each unanswered ping, the samples written before it, by handle.
         self._pings: deque[dict[int, int]] = deque()
         #: By handle, seconds of audio: since the last ping, for each unanswered ping, and read
-        #: since the last look; and when what was read will have been played.
+        #: since the last look; and the time until which it plays what it has read.
         self._unpinged_s: dict[int, float] = {}
         self._pinged_s: deque[dict[int, float]] = deque()
         self._read_s: dict[int, float] = {}
-        self._dry_at: dict[int, float] = {}
+        self._plays_until: dict[int, float] = {}
         self._played_at = -inf
         self._count = 0
         self._waiting_since: float | None = None
@@ -129,11 +129,13 @@ class AckTracker:
         """Return when the client has played all that it has read, if it plays without a pause and
         all contexts at the same time; -inf before it has read anything.
         """
-        self._dry_at = {handle: dry_at for handle, dry_at in self._dry_at.items() if dry_at > now}
+        self._plays_until = {
+            handle: until for handle, until in self._plays_until.items() if until > now
+        }
         while self._read_s:
             handle, audio_s = self._read_s.popitem()
-            self._dry_at[handle] = self._dry_at.get(handle, now) + audio_s
-        self._played_at = max(self._played_at, *self._dry_at.values(), -inf)
+            self._plays_until[handle] = self._plays_until.get(handle, now) + audio_s
+        self._played_at = max(self._played_at, *self._plays_until.values(), -inf)
         return self._played_at
 
     def restart_wait(self, now: float) -> None:

@@ -51,7 +51,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._leaving = False
         self._left = asyncio.Event()  # set unless the server goes away
         self._left.set()
-        self._waiting_context_id: str | None = None  # of a text that waits for that
+        self._waiting_context_id: str | None = None  # of a text that the server cannot take yet
         self._has_spoken = False  # on this connection
         self._connecting = asyncio.Lock()
         self._receive_task: asyncio.Task[None] | None = None
