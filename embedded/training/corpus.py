@@ -16,14 +16,14 @@ WORDNET = Path("/usr/share/wordnet")
 _PARTS = ("noun", "verb", "adj", "adv")
 _LONGEST, _SHORTEST = 90, 8
 
-#: Word lists, and phrases with gaps: {n} a name, {p} a place, {t} a thing, {d} a day, {c} a
-#: number, {u} a unit, {m} a month, {o} an ordinal, {w} any word.
+#: Word lists, and phrases with gaps: {n} a first name, {s} a surname, {p} a place, {t} a thing,
+#: {d} a day, {c} a number, {u} a unit, {m} a month, {o} an ordinal, {w} any word.
 _LISTS: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("phrases.json").read_text(encoding="utf-8")
 )
 _GAPS = {
-    "n": "names", "p": "places", "t": "things", "d": "days", "u": "units", "m": "months",
-    "o": "ordinals",
+    "n": "names", "s": "surnames", "p": "places", "t": "things", "d": "days", "u": "units",
+    "m": "months", "o": "ordinals",
 }  # fmt: skip
 
 
