@@ -198,7 +198,10 @@ class UtteranceQueue:
         self.stopwatch.on_audio(samples, max(now, dry_at))
         self.playback.on_sent(len(samples), now, continues=continues)
         head.on_sent(now, trimmed)
-        words = head.words.on_sent(whole, offset, trimmed) if head.words else []
+        words: list[WordTiming] = []
+        if head.words is not None:
+            at_end = head.is_done and not head.cut_off
+            words = head.words.on_sent(whole, offset, trimmed, at_end=at_end)
         if not len(samples):
             return self._tell_words(words)
         head.has_told_end = head.is_done

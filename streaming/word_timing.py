@@ -198,10 +198,12 @@ class WordTracker:
             for place in spoken.tolist():
                 self._path.push(place)
 
-    def on_sent(self, samples: Samples, offset: int, trimmed: int = 0) -> list[WordTiming]:
+    def on_sent(
+        self, samples: Samples, offset: int, trimmed: int = 0, *, at_end: bool = False
+    ) -> list[WordTiming]:
         """Record that the next frames' samples were sent, from ``offset`` of the context on, except
-        for the first ``trimmed``. Returns the words that have ended by then and were not returned
-        before.
+        for the first ``trimmed``. With ``at_end`` the whole text is known to be spoken by then.
+        Returns the words that have ended by then and were not returned before.
         """
         if self._offset is None:
             self._offset = offset
@@ -210,16 +212,15 @@ class WordTracker:
         self._levels += np.maximum.reduceat(np.abs(samples), edges).tolist()
         if self._path is None:
             return []
-        self._begins += self._path.settle(len(self._levels) // _PARTS)
+        self._begins += self._path.settle(len(self._levels) // _PARTS, at_end=at_end)
         return self._tell(len(self._begins) - 1)
 
     def finish(self, *, cut_off: bool) -> list[WordTiming]:
         """Record that all audio was sent. Returns the remaining words; with ``cut_off``, only those
-        that were begun.
+        that were begun in it.
         """
         if self._path is None or self._offset is None:
             return []
-        self._begins += self._path.settle(self._path.frames, at_end=not cut_off)
         end = len(self._levels) / _PARTS
         if not cut_off:
             self._begins += [end] * (len(self._words) - len(self._begins))

@@ -166,6 +166,25 @@ def test_words_beyond_maximum_length_are_not_reported() -> None:
     assert told == ["One"]
 
 
+def test_words_of_frames_that_are_never_complete_are_not_reported() -> None:
+    """The talker's last rows lack codes, so that the words they begin are not heard."""
+    rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
+    heard = 9 - SPEC.num_codebooks + 1
+    places = np.where(np.arange(9) < heard, 1, 5).astype(np.float32)
+    world = spoken(TalkerRows(rows, "length", places), "One two three four.")
+    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    assert [word.text for word in words] == ["One"]
+
+
+def test_last_word_that_talker_does_not_quite_reach_has_a_duration() -> None:
+    rows = rows_of(np.full((12, SPEC.num_codebooks), 200, np.int16))
+    places = np.minimum(np.arange(len(rows)) / 3, 3.4).astype(np.float32)
+    world = spoken(TalkerRows(rows, "stop", places), "One two.")
+    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    assert [word.text for word in words] == ["One", "two."]
+    assert all(word.start_ms < word.end_ms for word in words)
+
+
 def test_last_word_is_spoken_once_all_audio_is_played() -> None:
     """At this speed its end, in tenths of a millisecond, is rounded to beyond the audio."""
     frames = np.full((12, SPEC.num_codebooks), 200, np.int16)

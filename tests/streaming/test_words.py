@@ -80,7 +80,8 @@ def follow(
         tracker.push(places[pushed : end + ahead])
         pushed = min(end + ahead, frames)
         hop = CODEC.hop_length
-        told += tracker.on_sent(samples[start * hop : end * hop], start * hop)
+        at_end = end == frames and not cut_off
+        told += tracker.on_sent(samples[start * hop : end * hop], start * hop, at_end=at_end)
         assert all(word.end_ms <= end * FRAME_MS for word in told)
     return told + tracker.finish(cut_off=cut_off)
 
