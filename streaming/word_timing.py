@@ -23,18 +23,24 @@ _Costs = npt.NDArray[np.float64]
 _SPREAD_CHARS = 1.0
 #: The cost of a wrong position, and the most that any position costs.
 _WRONG = 5.0
+#: Number of characters by which a word's positions end before the next word, whose first character
+#: would otherwise be a position of both.
+_APART = 0.05
+#: Number of characters by which the positions of a text's last character are at most too low: they
+#: are averages over neighbours, and it has none after it.
+_LAST_LOW = 0.5
 #: Maximum number of words that one frame may enter, and the cost of each but the first.
 _MOST_WORDS, _PASSED_OVER = 3, 1.0
 
 
 class WordPath:
-    """Path over words, frame by frame. ``begins``: the characters where the words begin, in order;
+    """Path over words, frame by frame. ``begins``: the positions where the words begin, in order;
     at least one.
     """
 
-    def __init__(self, begins: Sequence[int]) -> None:
+    def __init__(self, begins: Sequence[float]) -> None:
         self._begins = np.array(begins, np.float64)
-        self._ends = np.append(self._begins[1:], np.inf)
+        self._ends = np.append(self._begins[1:] - _APART, np.inf)
         self._begins[0] = -np.inf
         #: Cost of the best path to each word; at first, of a path that begins there.
         self._costs: _Costs = np.full(len(begins), np.inf)
@@ -185,7 +191,11 @@ class WordTracker:
         self._text, self._text_start = text, text_start
         self._hop, self._rate = codec.hop_length, rate
         self._words = find_words(text)
-        self._path = WordPath([start for start, _ in self._words]) if self._words else None
+        self._path: WordPath | None = None
+        if self._words:
+            starts: list[float] = [start for start, _ in self._words]
+            starts[-1] = min(starts[-1], len(text) - 1 - _LAST_LOW)
+            self._path = WordPath(starts)
         self._begins: list[float] = []
         self._told = 0
         self._offset: int | None = None

@@ -19,7 +19,7 @@ places = st.lists(st.floats(-3, TOTAL + 4) | st.just(float("nan")), min_size=1, 
 def misfit(word: int, place: float) -> float:
     """Cost of a position: zero within the word, bounded far outside."""
     low = BEGINS[word] if word else -np.inf
-    high = BEGINS[word + 1] if word + 1 < len(BEGINS) else np.inf
+    high = BEGINS[word + 1] - 0.05 if word + 1 < len(BEGINS) else np.inf
     if np.isnan(place) or low <= place <= high:
         return 0.0
     return float(min(5.0, min(abs(place - low), abs(place - high)) ** 2 / 2))
@@ -94,3 +94,10 @@ def test_word_begin_is_interpolated_between_frames() -> None:
     for place in (6.0, 9.0, 13.0, 14.0):
         path.push(place)
     assert path.settle(4) == [0.0, 1.25]
+
+
+def test_position_at_first_character_belongs_to_its_word() -> None:
+    path = WordPath([0, 2, 4])
+    for place in (0.0, 0.0, 2.0, 2.0):
+        path.push(place)
+    assert path.settle(4) == [0.0, 2.0]

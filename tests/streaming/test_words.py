@@ -180,6 +180,17 @@ def test_cut_off_utterance_has_only_begun_words() -> None:
     assert all(a.end_ms <= b.start_ms for a, b in pairwise(whole))
 
 
+@pytest.mark.parametrize("last", [9.6, 10.0])
+def test_last_word_of_one_letter_begins_where_it_is_spoken(last: float) -> None:
+    """Positions are averages over neighbours, of which a last letter has none after it."""
+    text = "plan a or b"
+    places = np.minimum(spoken([0.0, 6.0, 10.0, 14.0], 30, text), np.float32(last))
+    told = follow(places, sound(30, (80, 120)), [12, 17, 24], text=text)
+    assert [word.text for word in told] == text.split()
+    assert begins(told)[-1] == pytest.approx(14, abs=1.5)
+    assert told[-1].end_ms == 20 * FRAME_MS
+
+
 def test_times_count_from_context_start_at_playback_speed() -> None:
     tracker = WordTracker("two words", 100, CODEC, 2 * CODEC.sample_rate)
     tracker.push(spoken([0.0, 10.0], 20, "two words"))
