@@ -33,7 +33,7 @@ _MEMORY_BYTES = 512 << 20
 _NOBODY = 65534
 _RATES = range(8000, 192_001)
 _MOST_CHANNELS = 8
-#: Root mean square below which a clip counts as silence: -60 dB.
+#: Standard deviation below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
 #: The allowed demuxers and decoders; libav has hundreds more.
 _PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
@@ -143,7 +143,7 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
     if not np.isfinite(mono).all():
         raise Refused("not_finite")
     mono = mono.clip(-1.0, 1.0)
-    if np.sqrt(np.mean(np.square(mono, dtype=np.float64))) < _SILENCE:
+    if mono.std(dtype=np.float64) < _SILENCE:  # a constant offset is not heard
         raise Refused("silent")
     if rate != wanted.rate:
         mono = soxr.resample(mono, rate, wanted.rate, quality="HQ").clip(-1.0, 1.0)

@@ -74,6 +74,7 @@ async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
     assert await refusal(clips.wav(clips.tone(31.0))) == "too_long"
     assert await refusal(clips.flac_bomb(600)) == "too_long"
     assert await refusal(clips.flac_bomb(5)) == "silent"
+    assert await refusal(clips.float_wav(np.full(48_000, 0.3))) == "silent"  # only an offset
     assert await refusal(GOOD["wav"], max_bytes=1000) == "too_large"
     assert await refusal(clips.float_wav(np.full(48_000, np.nan))) == "not_finite"
     assert await refusal(b"fLaC" + bytes(5000)) == "damaged"
