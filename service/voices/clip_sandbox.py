@@ -35,6 +35,8 @@ _RATES = range(8000, 192_001)
 _MOST_CHANNELS = 8
 #: Standard deviation below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
+#: First bytes of tags, which may lie between MP3 files that were joined.
+_TAGS = (b"ID3", b"APETAGEX", b"TAG")
 #: The allowed demuxers and decoders; libav has hundreds more.
 _PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
 _CODECS = {
@@ -192,7 +194,7 @@ def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
             try:
                 frames = packet.decode()
             except av.FFmpegError:
-                is_damaged = True
+                is_damaged |= not (kind == "mp3" and bytes(packet).startswith(_TAGS))
                 continue
             if frames and is_damaged:
                 raise Refused("damaged")

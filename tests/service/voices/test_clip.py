@@ -94,6 +94,14 @@ async def test_clip_reader_decodes_flac_and_mp3_behind_tags() -> None:
     assert np.array_equal(await read(tags + GOOD["mp3"]), await read(GOOD["mp3"]))
 
 
+async def test_clip_reader_decodes_joined_mp3_files_with_tags() -> None:
+    """A recording is often put together from files that each begin with a tag."""
+    tag = clips.id3(300, bytes(300))
+    samples = await read(tag + GOOD["mp3"] + tag + GOOD["mp3"])
+    assert abs(len(samples) - 2 * len(await read(GOOD["mp3"]))) <= 2400
+    assert await refusal(GOOD["mp3"] + b"abc" * 500 + GOOD["mp3"]) == "damaged"
+
+
 async def test_clip_reader_starts_no_child_for_unknown_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
