@@ -25,8 +25,10 @@ _CHILD = Path(__file__).with_name("clip_sandbox.py")
 _WALL_S = 15.0
 #: First bytes of known formats. For others no child is started; the child checks them again. MPEG
 #: audio has a layer in the two bits before the second byte's last; AAC in ADTS has zeros there.
+#: Zeros may precede MPEG audio.
 _KNOWN = re.compile(
-    rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\xff[\xe2-\xe7\xea-\xef\xf2-\xf7\xfa-\xff]", re.DOTALL
+    rb"(?:RIFF|RF64).{4}WAVE|fLaC|OggS|ID3|\0*\xff[\xe2-\xe7\xea-\xef\xf2-\xf7\xfa-\xff]",
+    re.DOTALL,
 )
 _RETRY_AFTER_MS = 2000
 _HEAD_BYTES = 256

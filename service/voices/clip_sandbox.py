@@ -170,14 +170,14 @@ def _kind(data: bytes) -> str:
 
 
 def _behind_tags(data: bytes) -> bytes:
-    """Return the first four bytes after any ID3v2 tags, or as many as there are."""
+    """Return the first four bytes after any ID3v2 tags and zeros, or as many as there are."""
     at = 0
     while data[at : at + 3] == b"ID3" and len(head := data[at : at + 10]) == 10:
         size = 0
         for byte in head[6:]:
             size = size << 7 | byte & 0x7F
         at += 10 + size + (10 if head[5] & 0x10 else 0)  # a footer is as long as the header
-    return data[at : at + 4]
+    return data[at:].lstrip(b"\0")[:4]
 
 
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:

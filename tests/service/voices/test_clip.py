@@ -102,6 +102,12 @@ async def test_clip_reader_decodes_joined_mp3_files_with_tags() -> None:
     assert await refusal(GOOD["mp3"] + b"abc" * 500 + GOOD["mp3"]) == "damaged"
 
 
+async def test_clip_reader_decodes_mp3_behind_zeros() -> None:
+    assert np.array_equal(await read(bytes(500) + GOOD["mp3"]), await read(GOOD["mp3"]))
+    aac = clips.encoded("aac", TONE)
+    assert await refusal(bytes(500) + aac) == "unknown_format"
+
+
 async def test_clip_reader_starts_no_child_for_unknown_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
