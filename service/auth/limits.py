@@ -100,15 +100,18 @@ class Accounts:
         self._spend(caller, characters)
 
     def require_text(self, caller: Caller, characters: int, now: float) -> None:
-        """Raise CapacityError (``rate_limited``) if a text is not accepted now."""
-        for held in self._held(caller):
-            per_minute = held.limits.characters_per_minute
-            if per_minute is None or not characters:
-                continue
-            wait_s = held.account.allowance.wait_s(per_minute, now)
-            if wait_s > 0:
-                message = f"{held.whose} may speak {per_minute} characters per minute."
-                raise _refusal(message, ceil(1000 * wait_s))
+        """Raise CapacityError (``rate_limited``) if a text is not accepted now. It has the limit
+        for which the text must wait longest.
+        """
+        waits = [
+            (held.account.allowance.wait_s(per_minute, now), per_minute, held.whose)
+            for held in self._held(caller)
+            if (per_minute := held.limits.characters_per_minute) is not None
+        ]
+        wait_s, per_minute, whose = max(waits, default=(0.0, 0, ""))
+        if characters and wait_s > 0:
+            message = f"{whose} may speak {per_minute} characters per minute."
+            raise _refusal(message, ceil(1000 * wait_s))
 
     def give_text_back(self, caller: Caller, characters: int) -> None:
         """Undo ``take_text`` for a text that was not spoken."""

@@ -79,6 +79,18 @@ def test_text_is_accepted_exactly_while_minute_is_not_used_up(
         taken.append((now, characters))
 
 
+def test_refused_text_waits_for_limits_of_both_tenant_and_key() -> None:
+    mine = Ring(600)
+    own = Limits(characters_per_minute=60)
+    key = ApiKey(id="k", tenant="t", sha256=digest_of("k"), limits=own)
+    mine.ring = KeyRing([key], mine.ring.tenants)
+    mine.accounts.take_text(CALLER, 600, 0.0)
+    with pytest.raises(CapacityError, match="This key may speak 60 characters") as refused:
+        mine.accounts.require_text(CALLER, 1, 0.0)
+    assert refused.value.retry_after_ms is not None
+    mine.accounts.require_text(CALLER, 1, refused.value.retry_after_ms / 1000)
+
+
 def test_require_text_takes_no_allowance() -> None:
     mine = Ring(10).accounts
     for _ in range(5):
