@@ -161,7 +161,8 @@ def test_end_code_in_last_allowed_row_is_complete() -> None:
 def test_words_beyond_maximum_length_are_not_reported() -> None:
     rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))[:9]
     first_word = np.zeros(9, np.float32)  # position in the text of each row
-    world = spoken(TalkerRows(rows, "length", first_word), "One two three four.")
+    text = "One two three four five six seven eight nine ten eleven twelve thirteen."
+    world = spoken(TalkerRows(rows, "length", first_word), text)
     told = [word.text for one in world.told if isinstance(one, WordsSent) for word in one.timings]
     assert told == ["One"]
 

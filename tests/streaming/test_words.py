@@ -27,6 +27,9 @@ TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps."
         ("well—yes—", ["well—", "yes—"]),
         ("it costs $3.50 (or 5 %).", ["it", "costs", "$3.50", "(or", "5", "%)."]),
         ("salt & pepper", ["salt", "&", "pepper"]),
+        ("1 + 1 = 2 @ 5 $ € £ ¥ %", list("1+1=2@5$€£¥%")),
+        ("“well—” he ?", ["“well—”", "he"]),
+        ("ok你好", ["ok", "你", "好"]),
         ("a\n\nb\tc", ["a", "b", "c"]),
         ("<|emotion:awe|>Look <|prosody:pause|> up <|sfx:laughter|>haha", ["Look", "up", "haha"]),
         ("<|nothing|> here", ["<|nothing|>", "here"]),
@@ -49,10 +52,12 @@ def test_find_words_covers_letters_without_overlap(text: str) -> None:
 
 
 def sound(frames: int, *pauses: tuple[int, int]) -> Samples:
-    """``frames`` frames of sound with silent pauses, given in parts of 10 ms."""
-    samples = np.tile(np.float32([0.3, -0.3]), frames * CODEC.hop_length // 2)
+    """``frames`` frames of sound with pauses, given in parts of 10 ms, in which a codec's noise is
+    heard.
+    """
+    samples = np.tile(np.float32([0.0, -0.03]), frames * CODEC.hop_length // 2)
     for start, end in pauses:
-        samples[start * 240 : end * 240] = 0.001
+        samples[start * 240 : end * 240] = 0.015
     return samples
 
 
@@ -158,6 +163,30 @@ def test_pause_belongs_to_no_word() -> None:
         ]
 
 
+def test_last_pause_before_next_word_is_the_one_between_them() -> None:
+    text = "one, two"
+    heard = sound(30, (20, 35), (44, 68))
+    told = follow(spoken([0.0, 18.6], 30, text), heard, [12, 24], text=text)
+    assert [(w.start_ms, w.end_ms) for w in told] == [(0.0, 440.0), (680.0, 1200.0)]
+
+
+@pytest.mark.parametrize(
+    ("pause", "second", "begin_ms"),
+    [
+        ((57, 67), 17.0, 670.0),
+        ((57, 66), 17.0, 680.0),  # shorter than a pause between words
+        ((44, 68), 20.0, 680.0),
+        ((44, 68), 20.25, 810.0),  # too far from where the talker moves on
+    ],
+)
+def test_word_begins_after_pause_nearby(
+    pause: tuple[int, int], second: float, begin_ms: float
+) -> None:
+    text = "one, two"
+    told = follow(spoken([0.0, second], 30, text), sound(30, pause), [12, 24], text=text)
+    assert told[1].start_ms == pytest.approx(begin_ms, abs=2)
+
+
 def test_silence_at_edges_of_utterance_belongs_to_no_word() -> None:
     text = "one two"
     told = follow(spoken([0.0, 10.0], 25, text), sound(25, (0, 7), (88, 100)), text=text)
@@ -189,6 +218,33 @@ def test_last_word_of_one_letter_begins_where_it_is_spoken(last: float) -> None:
     assert [word.text for word in told] == text.split()
     assert begins(told)[-1] == pytest.approx(14, abs=1.5)
     assert told[-1].end_ms == 20 * FRAME_MS
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "told"),
+    [(False, [("one", 0.0, 400.0), ("two", 400.0, 400.0)]), (True, [("one", 0.0, 400.0)])],
+)
+def test_no_word_ends_after_the_audio(cut_off: bool, told: list[tuple[str, float, float]]) -> None:
+    """A stream's last rows may be of frames that are not spoken."""
+    tracker = WordTracker("one two", 0, CODEC, CODEC.sample_rate)
+    tracker.push(spoken([0.0, 12.0], 20, "one two"))
+    words = [*tracker.on_sent(sound(10), 0), *tracker.finish(cut_off=cut_off)]
+    assert [(w.text, w.start_ms, w.end_ms) for w in words] == told
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_utterance_without_audio_has_no_words(cut_off: bool) -> None:
+    tracker = WordTracker("one two", 0, CODEC, CODEC.sample_rate)
+    tracker.push(spoken([0.0, 2.0], 4, "one two"))
+    assert tracker.finish(cut_off=cut_off) == []
+
+
+def test_word_in_trimmed_silence_begins_with_the_audio() -> None:
+    tracker = WordTracker("one two", 0, CODEC, CODEC.sample_rate)
+    tracker.push(spoken([0.0, 5.0], 20, "one two"))
+    told = tracker.on_sent(sound(20, (0, 80)), 0, 3 * CODEC.hop_length)
+    told += tracker.finish(cut_off=False)
+    assert [(w.start_ms, w.end_ms) for w in told] == [(0.0, 80.0), (80.0, 680.0)]
 
 
 def test_times_count_from_context_start_at_playback_speed() -> None:
