@@ -28,7 +28,7 @@ from talker.families.fish_s2.fast_ar import FastAR
 from talker.families.fish_s2.frame_graphs import FrameGraphs, drawing
 from talker.families.fish_s2.prompts import CLIP_AFTER, CLIP_BEFORE, SYSTEM
 from talker.families.fish_s2.sampler import FishS2RowSampler
-from talker.prompts import PromptBuilder, ReferenceVoice
+from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
 from talker.reference import Chance, Spoken
 from talker.sampler import Draw, Repetition
 from talker.shape import CheckpointError
@@ -162,6 +162,31 @@ def test_prompt_with_several_clips_has_tagged_line_for_each(
     assert [place for _, place in prompt.clips] == [at, at + 5, at + 8]
     assert all(map(np.array_equal, [codes for codes, _ in prompt.clips],
                    [one.frames, two.frames, three.frames]))  # fmt: skip
+
+
+def test_clip_line_has_tag_of_its_speaker_once(folder: Path, builder: PromptBuilder) -> None:
+    tagged = ReferenceVoice(clip(3).frames, "He said <|speaker:4|>no.")
+    made = spelled(folder, builder.build("Go.", clip(2), others=[tagged]))
+    assert f"{CLIP_BEFORE}<|speaker:0|>\nHe said <|speaker:4|>no.{CLIP_AFTER}" in made
+
+
+def test_speaker_tag_of_vocabulary_is_one_id(tmp_path: Path) -> None:
+    tiny_fish.write_checkpoint(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    (token,) = (t for t in layout["added_tokens"] if t["content"] == "<|audio_end|>")
+    token["content"] = "<|speaker:0|>"
+    file.write_text(json.dumps(layout))
+    prompt = open_checkpoint(str(tmp_path)).prompt_builder(1024).build("<|speaker:0|>Go.", clip(1))
+    assert prompt.ids.count(token["id"]) == 2, "of the clip, and of the text"
+
+
+def test_ids_between_turns_end_the_audio(folder: Path, builder: PromptBuilder) -> None:
+    assert spelled(folder, Prompt(builder.between_turns)) == "<|im_end|>\n"
+
+
+def test_speakers_up_to_99_stay_until_the_next(builder: PromptBuilder) -> None:
+    assert builder.tag_set.delivery["<|speaker:99|>"] == "speaker"
 
 
 def test_text_yields_no_control_ids(folder: Path, builder: PromptBuilder) -> None:

@@ -223,6 +223,31 @@ def test_unsupported_script_is_refused_by_embedded_voice_only(
 
 def test_sound_effect_alone_is_spoken(qwen_like: PromptBuilder) -> None:
     assert len(spoken_ids(qwen_like, "<|sfx:laughter|>")) == 1
+    assert len(spoken_ids(qwen_like, "<|sfx:laughter|><|prosody:pause|>")) == 2
+
+
+@pytest.mark.parametrize("text", ["5", "Ⅳ", "%", "&", "@", "€", "a<|prosody:pause|>"])
+def test_number_sign_or_word_before_tag_is_spoken(qwen_like: PromptBuilder, text: str) -> None:
+    assert spoken_ids(qwen_like, text)
+
+
+def test_long_text_of_few_ids_is_spoken(qwen_like: PromptBuilder) -> None:
+    """It has more characters than the model has positions."""
+    assert len(spoken_ids(qwen_like, "hello" * 400)) == 400
+
+
+def test_tokenizer_settings_for_batches_are_ignored(
+    tmp_path: Path, qwen_like: PromptBuilder
+) -> None:
+    """Text would be cut silently, or followed by padding that is spoken."""
+    tiny.write_checkpoint(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    builder = open_checkpoint(str(tmp_path)).prompt_builder(1024)
+    for text in ("hello", "hello" * 20):
+        assert builder.build(text) == qwen_like.build(text)
 
 
 def test_text_with_lone_surrogate_is_refused(qwen_like: PromptBuilder) -> None:
@@ -269,8 +294,9 @@ def test_voice_clip_precedes_text_and_transcript_has_no_control_ids(
         np.full((9, 8), 1024, np.int16),
         np.full((9, 8), -1, np.int16),
         np.zeros((MAX_VOICE_ROWS - 6, 8), np.int16),
+        np.full((9, 8), 70_000, np.int32),
     ],
-    ids=["empty", "books", "flat", "code", "negative", "long"],
+    ids=["empty", "books", "flat", "code", "negative", "long", "wide"],
 )
 def test_voice_with_invalid_shape_or_codes_is_refused(
     qwen_like: PromptBuilder, frames: np.ndarray
@@ -280,18 +306,43 @@ def test_voice_with_invalid_shape_or_codes_is_refused(
     assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
 
 
-def test_vocabulary_entry_with_control_id_is_refused(tmp_path: Path) -> None:
-    """The vocabulary maps an ordinary word to a control id."""
+def test_voice_without_transcript_has_no_mark_for_it(
+    tmp_path: Path, qwen_like: PromptBuilder, qwen_added: dict[str, int]
+) -> None:
+    frames = random_voice(1).frames
+    silent = qwen_like.build("hello", ReferenceVoice(frames))
+    assert silent.ids[:2] == (qwen_added["<|tts|>"], qwen_added["<|ref_audio|>"])
+    assert qwen_like.build("hello", ReferenceVoice(frames, "")).ids == silent.ids
     tiny.write_checkpoint(tmp_path)
     file = tmp_path / "tokenizer.json"
     layout = json.loads(file.read_text())
-    audio = added(file)["<|audio|>"]
-    layout["model"]["vocab"]["world"] = audio
+    layout["added_tokens"] = [t for t in layout["added_tokens"] if t["content"] != "<|ref_text|>"]
+    file.write_text(json.dumps(layout))
+    builder = open_checkpoint(str(tmp_path)).prompt_builder(1024)
+    assert builder.build("hello", random_voice(1)).ids == silent.ids
+
+
+def test_longest_voice_is_accepted(qwen_like: PromptBuilder) -> None:
+    longest = np.zeros((1024 - 7, 8), np.int16)
+    assert len(qwen_like.reference_rows(ReferenceVoice(longest))) == 1024
+
+
+@pytest.mark.parametrize("number", ["<|audio|>", tiny.TEXT_ROWS, 7])
+def test_vocabulary_entry_with_control_id_is_refused(tmp_path: Path, number: str | int) -> None:
+    """The vocabulary maps an ordinary word to a control id, to one that the model has not, or to
+    the one that ends its speech.
+    """
+    tiny.write_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config(7)))
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    entry = added(file)[number] if isinstance(number, str) else number
+    layout["model"]["vocab"]["world"] = entry
     layout["model"]["ignore_merges"] = True
     file.write_text(json.dumps(layout))
     checkpoint = open_checkpoint(str(tmp_path))
     builder = checkpoint.prompt_builder(1024)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(RequestError, match="control sequence") as error:
         builder.build("world")
     assert error.value.code is ErrorCode.INVALID_TEXT
 
@@ -308,6 +359,9 @@ def test_tag_beyond_vocabulary_is_dropped(tmp_path: Path) -> None:
     builder = open_checkpoint(str(tmp_path)).prompt_builder(1024)
     assert max(builder.build("<|emotion:anger|>hello").ids) < tiny.TEXT_ROWS
     assert not builder.takes_references
+    with pytest.raises(RequestError) as error:
+        builder.build("hello", random_voice(1))
+    assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
 
 
 @pytest.mark.parametrize("stop", [-1, tiny.TEXT_ROWS, 1 << 40])
