@@ -85,6 +85,12 @@ def test_samples_round_trip() -> None:
         samples_of(Decoded(1, b"abc", 0.0, 0.0, 1, 1))
 
 
+def test_samples_of_longest_generation_fit_into_message() -> None:
+    samples = b"\0" * (4 * 2048 * 960)
+    (message,) = MessageReader(FromWorker).feed(encode(Decoded(1, samples, 0.1, 0.2, 3, 4)))
+    assert message.samples == samples
+
+
 def test_message_types_have_distinct_tags() -> None:
     answers = [
         Ready(SPEC, DecodeCost(0.1, 0.2)), Decoding([1, 2]), Decoded(1, b"abcd", 0.1, 0.2, 3, 4),

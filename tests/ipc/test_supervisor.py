@@ -343,10 +343,11 @@ async def test_output_without_line_break_is_logged(caplog: pytest.LogCaptureFixt
     output.data_received(b"x" * 10_000)  # too long to wait for the end of the line
     assert "".join(record.getMessage() for record in caplog.records) == "x" * 10_000
     caplog.clear()
-    output.data_received(b"one line\nlast ")
+    output.data_received(b"one line\r\n10 %\r50 % \xff\nlast ")
     output.data_received(b"words")
     output.connection_lost(None)
-    assert [record.getMessage() for record in caplog.records] == ["one line", "last words"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["one line", "10 %", "50 % \\xff", "last words"]
 
 
 def is_there(path: str) -> bool:

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ipc import watchdog
 from ipc.watchdog import Vitals, Watchdog, read_vitals
 
 IDLE, BUSY = "time.sleep(600)", "while True: pass"
@@ -68,6 +70,18 @@ def test_watchdog_ignores_pause_of_its_own_process(vitals: Vitals | None, paused
         now = 0.2 * step + paused_s
         heard = heard if is_first else now - now % 0.25
         assert dog.look(now, heard, 0.75, 0.5, vitals) is None
+
+
+def test_watchdog_ignores_pause_of_whole_container() -> None:
+    """It begins just after a message, and neither process has run since."""
+    looks = [(0.2, 0.1, Vitals("S", 5)), (20.4, 0.3, Vitals("S", 5)), (20.45, 0.3, Vitals("S", 5))]
+    assert verdict(looks) == [None] * 3
+
+
+def test_watchdog_reports_child_that_hangs_after_computing() -> None:
+    """It has used processor time since its last message."""
+    looks = [(now, 0.0, Vitals("S", min(int(100 * now), 60))) for now in every(0.2, 1.4)]
+    assert verdict(looks)[-1] == "idle"
 
 
 def test_watchdog_that_is_always_late_reports_hung_child() -> None:
@@ -137,6 +151,21 @@ def test_vitals_report_stopped_grandchild(
 def children(pid: int) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children") as listing:
         return [int(child) for child in listing.read().split()]
+
+
+def test_vitals_are_read_for_any_name_and_without_list_of_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child may end while its parent's are listed. Time in the kernel counts too."""
+    monkeypatch.setattr(watchdog, "_PROC", tmp_path)
+    rest = " ".join(map(str, range(4, 14)))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(f"7 (a) R (b) S {rest} 30 4 0 0\n")
+    assert read_vitals(7) == Vitals("S", 34)
+    (tmp_path / "7" / "task" / "7" / "children").mkdir(parents=True)  # cannot be read
+    assert read_vitals(7) == Vitals("S", 34)
+    (tmp_path / "7" / "stat").write_text("")
+    assert read_vitals(7) is None
 
 
 def test_vitals_of_ended_process_are_none(processes: list[subprocess.Popen[bytes]]) -> None:
