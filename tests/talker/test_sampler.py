@@ -145,6 +145,33 @@ def test_lost_request_gets_lost_row_and_stop_id() -> None:
     assert len(set(codes[1].tolist())) == BOOKS, "the channel may be a dictionary by code"
 
 
+def test_stream_whose_earlier_rows_are_lost_gets_lost_row() -> None:
+    """Its last row is still in the table, but a repeated code could no longer be seen."""
+    shape = SimpleNamespace(
+        num_codebooks=BOOKS, codebook_rows=CODES, boc=BOC, eoc=EOC, stop_id=STOP
+    )
+    rows = DelayedRowSampler.from_rules(8, shape, {"look_back": 3})
+    last, others = torch.tensor([TEXT_ID]), torch.tensor([TEXT_ID])
+    for _ in range(3):
+        last, _ = step(rows, [[1, 2, 3, 4]], last)
+    for _ in range(6):  # the ninth row overwrites the first
+        others, _ = step(rows, [[1, 2, 3, 4]], others)
+        assert int(others) != STOP
+    ids, codes = step(rows, [[1, 2, 3, 4]], last)
+    assert (int(ids), int(codes[0, 0])) == (STOP, rows.lost_row)
+
+
+def test_sampler_rules_limit_codebooks_that_end_a_stream() -> None:
+    shape = SimpleNamespace(
+        num_codebooks=BOOKS, codebook_rows=CODES, boc=BOC, eoc=EOC, stop_id=STOP
+    )
+    assert DelayedRowSampler.from_rules(8, shape, {}).table.look_back_rows == 0
+    assert DelayedRowSampler.from_rules(8, shape, {"end_codebooks": BOOKS}).end_codebooks == BOOKS
+    for wrong in (0, BOOKS + 1):
+        with pytest.raises(ValueError, match=f"from 1 to {BOOKS}"):
+            DelayedRowSampler.from_rules(8, shape, {"end_codebooks": wrong})
+
+
 def test_overwritten_slot_is_stale() -> None:
     table = FrameTable(8, BOOKS)
     for counter in range(9):
