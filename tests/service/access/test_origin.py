@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
+from fastapi import Request
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
-from service.access.hosts import is_allowed, parse_origin
+from service.access.hosts import is_allowed, parse_origin, require_own_page
 from service.settings import SettingsError, load_settings
+from streaming.errors import ErrorCode, RequestError
 from tests.service.live import gateway
 
 
@@ -59,7 +62,48 @@ def test_allowed_origins_setting_accepts_list_or_commas(monkeypatch: pytest.Monk
     assert load_settings().allowed_origins == want
 
 
-@pytest.mark.parametrize("entry", ["a.org", "https://a.org/x", "ftp://a.org", "https://", "x:y:z"])
+@pytest.mark.parametrize(
+    ("entry", "origin"),
+    [
+        ("http://A.org:443", "http://a.org:443"),
+        ("https://a.org:80/", "https://a.org:80"),
+        ("http://[2001:DB8::1]:8000", "http://[2001:db8::1]:8000"),
+        ("https://[::1]:443", "https://[::1]"),
+    ],
+)
+def test_parse_origin_gives_form_of_browsers(entry: str, origin: str) -> None:
+    assert parse_origin(entry) == origin
+
+
+@pytest.mark.parametrize(
+    ("headers", "fine"),
+    [
+        ({}, True),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "cross-site", "origin": "http://a.org"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "same-site", "referer": "http://b.org/x"}, False),
+        ({"sec-fetch-site": "same-site", "referer": "http://friend.org?x"}, True),
+        ({"origin": "http://b.org"}, False),
+    ],
+)
+def test_own_page_is_known_by_origin_or_referer(headers: dict[str, str], fine: bool) -> None:
+    sent = {"host": "a.org", **headers}
+    raw = [(name.encode(), value.encode()) for name, value in sent.items()]
+    request = Request({"type": "http", "headers": raw})
+    with nullcontext() if fine else pytest.raises(RequestError) as refused:
+        require_own_page(request, ["http://friend.org"])
+    assert fine or refused.value.code is ErrorCode.FORBIDDEN_ORIGIN
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "a.org", "https://a.org/x", "ftp://a.org", "https://", "x:y:z", "https://a.org?x",
+        "https://a.org#x", "https://a\t.org", "https://b.org@a.org", "https://*.a.org",
+    ],
+)  # fmt: skip
 def test_allowed_origins_setting_refuses_invalid_origin(entry: str) -> None:
     with pytest.raises(SettingsError, match="allowed_origins"):
         load_settings(allowed_origins=[entry])

@@ -341,7 +341,11 @@ def test_wrong_keys_are_counted_per_address() -> None:
         ("evil.speech.example.org", "10.0.0.5", ("speech.example.org",), False),
         ("evil-peech.example.org", "10.0.0.5", ("speech.example.org",), False),
         ("page.localhost:8000", "10.0.0.5", (), True),
+        ("evillocalhost", "10.0.0.5", (), False),
+        ("[2001:db8::5]:8000", "[2001:DB8::5]", (), True),
         ("anything", "0.0.0.0", (), True),
+        ("anything", "::", (), True),
+        ("anything", "::", ("speech.example.org",), False),
         ("anything", "0.0.0.0", ("speech.example.org",), False),
         ("anything", "10.0.0.5", ("*",), True),
     ],
@@ -350,7 +354,7 @@ def test_is_known_accepts_only_bound_and_allowed_hosts(
     host: str, bound: str, allowed: tuple[str, ...], known: bool
 ) -> None:
     assert is_known([host] if host else [], bound, allowed) is known
-    if host and known and bound != "0.0.0.0" and allowed != ("*",):
+    if host and known and host != "anything":
         assert not is_known([host, "evil.example"], bound, allowed)
 
 
@@ -375,11 +379,12 @@ def test_only_requests_to_addresses_alone_cannot_be_rebound(
 def test_allowed_hosts_are_normalised_or_refused() -> None:
     settings = load_settings(allowed_hosts="Speech.Example.org:443, [::2], 2001:DB8::1,")
     assert settings.allowed_hosts == ("speech.example.org", "::2", "2001:db8::1")
-    for wrong in ("https://speech.example.org/", "me@speech.example.org", ":8000"):
+    for wrong in ("https://a.example/", "me@a.example", ":8000", "*a.example", "a/b", "*.:1"):
         with pytest.raises(SettingsError, match="not a host"):
             load_settings(allowed_hosts=wrong)
     assert not is_loopback("128.0.0.1")
     assert is_loopback("127.9.9.9")
+    assert is_loopback("LocalHost")
 
 
 @pytest.mark.parametrize(
