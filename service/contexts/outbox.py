@@ -11,7 +11,9 @@ from streaming.errors import CapacityError, ErrorCode, RequestError
 
 
 class Item(NamedTuple):
-    """One WebSocket message. Audio and messages about it have the handle of their context."""
+    """One WebSocket message. Audio and messages about it have the handle of their context and, if
+    their client may refer to it after its end, its id.
+    """
 
     data: str | bytes
     handle: int | None = None
@@ -20,6 +22,7 @@ class Item(NamedTuple):
     on_written: Callable[[], None] | None = None
     #: How long the samples are played.
     audio_s: float = 0.0
+    context_id: str | None = None
 
 
 #: Room that the audio of a whole utterance leaves for messages before it, and for the end of its
@@ -72,13 +75,14 @@ class Outbox:
         self.queued_bytes += len(item.data)
         self._changed.set()
 
-    def drop_audio(self, handle: int | None = None) -> int:
-        """Remove a context's unwritten audio and messages about it, and return its samples. Without
-        ``handle``, do so for all contexts.
+    def drop_audio(self, handle: int | None = None, context_id: str | None = None) -> int:
+        """Remove unwritten audio and messages about it, and return its samples: of one context, of
+        all with the same ``context_id``, or of all contexts.
         """
 
         def is_dropped(item: Item) -> bool:
-            return item.handle is not None and handle in (None, item.handle)
+            is_audio, is_same = item.handle is not None, context_id in (None, item.context_id)
+            return is_audio and is_same and handle in (None, item.handle)
 
         dropped = sum(item.samples for item in self._items if is_dropped(item))
         self._items = deque(item for item in self._items if not is_dropped(item))

@@ -412,9 +412,10 @@ class SocketOutput:
         sample_rate: int,
         *,
         is_whole: bool = False,
+        context_id: str | None = None,
     ) -> None:
         self._outbox, self._handle, self._renderer = outbox, handle, renderer
-        self._sample_rate = sample_rate
+        self._sample_rate, self._context_id = sample_rate, context_id
         self._is_whole = is_whole
         self._put_samples = 0
 
@@ -425,8 +426,10 @@ class SocketOutput:
             self._outbox.require_fit(sum(len(_data(message)) for message in messages))
         for number, message in enumerate(messages, 1):
             if isinstance(message, Revocable):
-                samples, audio_s = message.samples, message.samples / self._sample_rate
-                self._outbox.put(Item(message.data, self._handle, samples, audio_s=audio_s))
+                data, samples = message
+                audio_s, name = samples / self._sample_rate, self._context_id
+                item = Item(data, self._handle, samples, audio_s=audio_s, context_id=name)
+                self._outbox.put(item)
                 self._put_samples += samples
             else:
                 told = on_written if number == len(messages) else None

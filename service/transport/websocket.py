@@ -14,7 +14,6 @@ import math
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from functools import partial
@@ -157,11 +156,11 @@ class Socket:
         """Queue a message."""
         self._outbox.put(Item(message))
 
-    def drop_audio(self, handle: int | None = None) -> None:
-        """Remove the unwritten audio of a context that is over. Without ``handle``, do so for all
-        contexts.
+    def drop_audio(self, context_id: str | None = None) -> None:
+        """Remove the unwritten audio of all contexts, or of all with this id: those that are over
+        may have some, since a slow client has not been sent all of it yet.
         """
-        self._outbox.drop_audio(handle)
+        self._outbox.drop_audio(context_id=context_id)
 
     @property
     def contexts(self) -> list[SpeechContext]:
@@ -179,15 +178,21 @@ class Socket:
         return handle
 
     def open_context(
-        self, plan: SpeechPlan, handle: int, renderer: Renderer, closed: Callable[[], None]
+        self,
+        plan: SpeechPlan,
+        handle: int,
+        renderer: Renderer,
+        closed: Callable[[], None],
+        context_id: str | None = None,
     ) -> SpeechContext:
-        """Open a context. ``handle`` is from ``new_handle``; for ``closed`` see SpeechContext.
-        Raises CapacityError if there is no slot for it.
+        """Open a context. ``handle`` is from ``new_handle``; for ``closed`` see SpeechContext, for
+        ``context_id`` see ``drop_audio``. Raises CapacityError if there is no slot for it.
         """
         lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
-        whole = plan.session.is_whole
-        rate = plan.encoder.sample_rate
-        output = SocketOutput(self._outbox, handle, renderer, rate, is_whole=whole)
+        whole, rate = plan.session.is_whole, plan.encoder.sample_rate
+        output = SocketOutput(
+            self._outbox, handle, renderer, rate, is_whole=whole, context_id=context_id
+        )
 
         def over() -> None:
             del self._contexts[handle]
@@ -434,30 +439,6 @@ class Socket:
         timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
         if self._protocol is not None:
             self._protocol.abort_in(timeout_s)
-
-
-_REMEMBERED = 256
-
-
-class EndedContexts:
-    """The last contexts of a socket that are over, by their client's ids. A slow client has not
-    been sent all of their audio yet, and may still stop it.
-    """
-
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        self._handles: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
-
-    def add(self, context_id: str, handle: int) -> None:
-        """Add a context that has just ended."""
-        self._handles.append((context_id, handle))
-
-    def revoke(self, context_id: str) -> None:
-        """Remove the unwritten audio of all contexts with this id, and forget them."""
-        mine = [entry for entry in self._handles if entry[0] == context_id]
-        for entry in mine:
-            self._socket.drop_audio(entry[1])
-            self._handles.remove(entry)
 
 
 async def serve_socket(

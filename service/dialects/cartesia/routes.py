@@ -46,7 +46,7 @@ from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices,
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import Dialect, EndedContexts, Socket, SocketClosing, serve_socket
+from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.protocol.field_errors import invalid_field
@@ -73,7 +73,7 @@ class _CartesiaContext:
         closed: Callable[[InheritedState | None], None],
     ) -> None:
         runtime = socket.runtime
-        self.handle = handle = socket.new_handle()
+        handle = socket.new_handle()
         request_id = f"{socket.session_id}-{handle}"
         create = context_create(first, runtime)
         encoder = first.require_format("raw").make_encoder(runtime, first.pace)
@@ -84,7 +84,7 @@ class _CartesiaContext:
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._idle_limit_s = runtime.settings.context_idle_s
-        self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed)
+        self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed, context_id)
 
     def take(self, request: ContextRequest) -> None:
         """Handle a request's text, flush and end. Raises RequestError."""
@@ -159,7 +159,6 @@ class _CartesiaDialect(Dialect):
         self._contexts: dict[str, _CartesiaContext] = {}
         #: The states of expired contexts, from which a context with the same id continues.
         self._expired: OrderedDict[str, InheritedState] = OrderedDict()
-        self._ended = EndedContexts(socket)
 
     def on_text(self, text: str) -> None:
         """Handle a message. Errors are sent to the client, and are never fatal."""
@@ -183,7 +182,7 @@ class _CartesiaDialect(Dialect):
             self._expired.pop(context_id, None)
             if context is not None:
                 context.speech.cancel()
-            self._ended.revoke(context_id)
+            self.socket.drop_audio(context_id)
         elif context is not None:
             context.take(request)
         elif request.transcript.strip():
@@ -215,7 +214,7 @@ class _CartesiaDialect(Dialect):
         return context
 
     def _on_closed(self, context_id: str, state: InheritedState | None) -> None:
-        self._ended.add(context_id, self._contexts.pop(context_id).handle)
+        del self._contexts[context_id]
         self._expired.pop(context_id, None)
         if state is not None:
             self._remember(context_id, state)

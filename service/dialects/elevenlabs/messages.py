@@ -193,7 +193,7 @@ class StreamRenderer(TextRenderer):
     """
 
     def __init__(self, context_id: str | None, *, sync: bool) -> None:
-        self._id, self._sync = context_id, sync
+        self.context_id, self._sync = context_id, sync
         self.aligner = Aligner()
         #: The error that ended the context, if any.
         self.failure: TalkwireError | None = None
@@ -210,7 +210,7 @@ class StreamRenderer(TextRenderer):
             message |= {"alignment": alignment, "normalizedAlignment": alignment}
         elif not audio:
             return []
-        return [_encoded(message, self._id)]
+        return [_encoded(message, self.context_id)]
 
     def _tail(self) -> list[Message]:
         """Return a message with the text after the last word."""
@@ -226,16 +226,16 @@ class StreamRenderer(TextRenderer):
         only one of them.
         """
         self.failure = error
-        last: list[Message] = [final_message(self._id)]
+        last: list[Message] = [final_message(self.context_id)]
         if error is None:
             return self._tail() + last
-        return [error_message(error, self._id), *(last if self._id is not None else [])]
+        return [error_message(error, self.context_id), *([] if self.context_id is None else last)]
 
     def cancelled(self) -> list[str]:
         """Return the last message, so that the client knows that the id is free. Without an id, the
         socket is closing, and the reason has been sent.
         """
-        return [] if self._id is None else [final_message(self._id)]
+        return [] if self.context_id is None else [final_message(self.context_id)]
 
 
 def final_message(context_id: str | None) -> str:

@@ -47,7 +47,6 @@ from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
 from service.transport.websocket import (
     Dialect,
-    EndedContexts,
     Socket,
     SocketClosing,
     binary_refused,
@@ -73,17 +72,17 @@ class _StreamContext:
         runtime.require_slot()
         refuse_dictionaries(first.pronunciation_dictionary_locators)
         speed = (first.voice_settings and first.voice_settings.speed) or 1.0
-        self.handle, format_ = socket.new_handle(), options.format
+        handle, format_ = socket.new_handle(), options.format
         self._aligner = renderer.aligner
         often = FlushEncoder.EACH_PAUSE if format_.is_file else FlushEncoder.EACH_UTTERANCE
         create, encoder = options.create(runtime, speed), format_.make_encoder(runtime, speed)
-        request_id = f"{socket.session_id}-{self.handle}"
+        request_id = f"{socket.session_id}-{handle}"
         plan = plan_speech(runtime, NAME, request_id, create, encoder, flush_encoder=often)
         self._auto_mode = options.auto_mode
         self._is_flushed = self._has_text = False
         #: Whether the text has ended and is still being spoken.
         self.is_draining = False
-        self.speech = socket.open_context(plan, self.handle, renderer, closed)
+        self.speech = socket.open_context(plan, handle, renderer, closed, renderer.context_id)
 
     def take(self, message: ClientMessage) -> None:
         """Handle text and flush. Empty text keeps the context alive. Raises RequestError."""
@@ -215,8 +214,6 @@ class _MultiStreamDialect(_StreamDialect):
     def __init__(self, socket: Socket, options: StreamOptions) -> None:
         super().__init__(socket, options)
         self._contexts: dict[str, _StreamContext] = {}
-        #: Those that were spoken to their end.
-        self._spoken = EndedContexts(socket)
         self._is_closing = False
 
     def on_text(self, text: str) -> None:
@@ -235,7 +232,7 @@ class _MultiStreamDialect(_StreamDialect):
                 if context is not None:
                     context.close()
                 else:
-                    self._spoken.revoke(context_id)
+                    self.socket.drop_audio(context_id)
             elif context is not None:
                 context.take(message)
             elif message.text:
@@ -259,9 +256,7 @@ class _MultiStreamDialect(_StreamDialect):
         context.take(message)
 
     def _on_closed(self, context_id: str) -> None:
-        context = self._contexts.pop(context_id)
-        if context.is_draining:
-            self._spoken.add(context_id, context.handle)
+        del self._contexts[context_id]
         if self._is_closing and not self._contexts:
             self.socket.finish(CloseCode.NORMAL_CLOSURE)
 
