@@ -92,6 +92,8 @@ class BackendError(TalkwireError):
     retryable = True
 
 
-def internal_error() -> BackendError:
-    """Return the error for a bug in the server, without details."""
-    return BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")
+def internal_error(bug: Exception | None = None) -> BackendError:
+    """Return the error for a bug in the server, without details. ``bug`` is for the log."""
+    error = BackendError(ErrorCode.INTERNAL, "Something went wrong in the server.")
+    error.__cause__ = bug
+    return error

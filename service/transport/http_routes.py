@@ -158,9 +158,7 @@ class SpeechRoute(APIRoute):
             # FastAPI's JSON parser failed, as for bad UTF-8 or too deep nesting
             return validation_error([{"type": "json_invalid"}])
         if not isinstance(wrong, RequestValidationError):
-            bug = internal_error()
-            bug.__cause__ = wrong
-            return bug
+            return internal_error(wrong)
         body = None if self.body_field is None else self.body_field.field_info.annotation
         fields = []
         if isinstance(body, type) and issubclass(body, BaseModel):

@@ -132,9 +132,8 @@ class Socket:
         self._outbox = Outbox(runtime.settings.max_outbox_bytes)
         self._writing_since: float | None = None
         self._code: int = CloseCode.NORMAL_CLOSURE
-        self._too_slow = self._is_closing = False
-        #: The bug that ended the socket.
-        self._bug: Exception | None = None
+        #: Our bug or the client's slowness, which ends the socket.
+        self._fault: TalkwireError | None = None
         self._caller, self._errors = current_caller(), limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         #: Whether the socket's end has been announced.
@@ -147,7 +146,7 @@ class Socket:
         #: By handle, contexts that are open or have more to send.
         self._contexts: dict[int, SpeechContext] = {}
         self._numbers = itertools.count()
-        #: Done when a message or housekeeping has ended the socket.
+        #: Done when the socket has ended, apart from its last messages.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- for the dialect
@@ -216,7 +215,7 @@ class Socket:
 
     def finish(self, code: int) -> None:
         """Close the socket after all queued messages, unless it is closing already."""
-        if not self._is_closing:
+        if not self._over.done():
             self._code = code
             self._outbox.close()
 
@@ -237,11 +236,10 @@ class Socket:
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._is_closing = True
-                self._too_slow |= self._outbox.overflowed.is_set()
+                self._end(self._code)
                 leave()
                 dialect.close()
-                last_words = self._closing_error(dialect)  # it may change the code
+                last_words = self._last_words(dialect)  # they may change the code
                 for context in self.contexts:
                     context.close(is_told=self._code == CloseCode.NORMAL_CLOSURE)
                 for task in others:
@@ -270,14 +268,14 @@ class Socket:
                     messages = size = 0
                     await asyncio.sleep(0)  # let other sockets take turns
         except Exception as bug:
-            self._bug = bug
+            self._fault = internal_error(bug)
         finally:
             if self._protocol is not None:
                 self._protocol.on_message = None
 
     def _take(self, dialect: Dialect, data: str | bytes) -> None:
         """Pass a message to the dialect, unless the socket is over."""
-        if self._over.done() or self._is_closing:
+        if self._over.done():
             return
         self.heard_at = time.monotonic()
         with self._serving():
@@ -297,11 +295,11 @@ class Socket:
         except SocketClosing as closing:
             self._end(closing.code)
         except Exception as bug:
-            self._bug = self._bug or bug
+            self._fault = internal_error(bug)
             self._end(CloseCode.INTERNAL_ERROR)
 
     def _end(self, code: int) -> None:
-        """End the socket with ``code``."""
+        """End the socket with ``code``, unless it has ended."""
         if not self._over.done():
             self._code = code
             self._over.set_result(None)
@@ -350,7 +348,8 @@ class Socket:
         if self._writing_since is not None:
             writing_s = now - max(self._writing_since, self._acks.read_at)
         idle_s = max(writing_s, stuck_s)
-        self._too_slow = idle_s - self._played_s(now - idle_s, now) > settings.slow_consumer_s
+        if idle_s - self._played_s(now - idle_s, now) > settings.slow_consumer_s:
+            self._fault = slow_consumer()
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
         if not (is_old or runtime.draining.is_set()):
             self._leave_at = math.inf
@@ -367,7 +366,7 @@ class Socket:
             raise SocketClosing(CloseCode.GOING_AWAY)
         if now >= self._leave_at - _TELL_S:
             self._cut()
-        if self._too_slow or not self._is_welcome:
+        if self._fault is not None or not self._is_welcome:
             self._end(self._code)
         else:
             dialect.on_tick(now)
@@ -401,31 +400,29 @@ class Socket:
                 self.runtime.metrics.cut_by_drain.inc()
                 context.fail(CapacityError(ErrorCode.DRAINING, message))
 
-    def _closing_error(self, dialect: Dialect) -> Item | None:
-        """Return the last message, if the server has a reason to end the socket."""
-        error: TalkwireError
-        if self._bug is not None:
-            return self._report_bug(dialect, self._bug)
-        if self._too_slow:
-            error = slow_consumer()
-        elif not self._is_welcome:
-            error = RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
-        elif self._errors.is_spent:
+    def _reason(self) -> TalkwireError | None:
+        """Return the server's reason to end the socket, if it has one."""
+        if self._fault is not None:
+            return self._fault
+        if self._outbox.overflowed.is_set():
+            return slow_consumer()
+        if not self._is_welcome:
+            return RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
+        if self._errors.is_spent:
             message = "Too many messages on this socket were refused."
-            error = CapacityError(ErrorCode.RATE_LIMITED, message)
-        else:
-            return None
-        self._code = CloseCode.POLICY_VIOLATION
-        return Item(dialect.render_error(error))
+            return CapacityError(ErrorCode.RATE_LIMITED, message)
+        return None
 
-    def _report_bug(self, dialect: Dialect, bug: Exception) -> Item | None:
-        """Return the message about a bug, after which ``dialect`` may be unable to render it."""
-        self._code = CloseCode.INTERNAL_ERROR
-        error = internal_error()
-        error.__cause__ = bug  # count_error logs it
+    def _last_words(self, dialect: Dialect) -> Item | None:
+        """Return the last message, if the server has a reason to end the socket."""
+        error = self._fault = self._reason()
+        if error is None:
+            return None
+        is_bug = error.code is ErrorCode.INTERNAL
+        self._code = CloseCode.INTERNAL_ERROR if is_bug else CloseCode.POLICY_VIOLATION
         try:
             return Item(dialect.render_error(error))
-        except Exception:
+        except Exception:  # after a bug, the dialect may be unable to
             log.exception("connection broke")
             return None
 
@@ -436,7 +433,8 @@ class Socket:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
         # A closed transport waits until the client has read everything, and some clients never do.
-        timeout_s = _FLUSH_S if self._too_slow else self.runtime.settings.slow_consumer_s
+        is_slow = self._fault is not None and self._fault.code is ErrorCode.SLOW_CONSUMER
+        timeout_s = _FLUSH_S if is_slow else self.runtime.settings.slow_consumer_s
         if self._protocol is not None:
             self._protocol.abort_in(timeout_s)
 
