@@ -1,8 +1,8 @@
 """The caller of a request: its key, tenant and scopes.
 
 The gate (service.access.gate) sets the caller once in the task of a request or socket. The tasks
-that it starts inherit it, so every log line names the key. Objects that outlive a call (a socket, a
-context, a lease) store their caller, and other callbacks run inside ``serving``.
+that it starts inherit it, so every log line names the key. Objects that outlive a call (a context,
+a lease) store their caller, and other callbacks run inside ``serving`` or a copy of the context.
 """
 
 from __future__ import annotations

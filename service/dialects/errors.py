@@ -11,8 +11,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -166,15 +166,6 @@ class ErrorBudget:
             return False
         self._lines -= 1
         return True
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Count the errors that are sent during the block."""
-        token = _budget.set(self)
-        try:
-            yield
-        finally:
-            _budget.reset(token)
 
     @property
     def is_spent(self) -> bool:

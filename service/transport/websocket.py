@@ -22,7 +22,7 @@ from typing import Any
 from fastapi import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
-from service.auth.caller import current_caller, serving
+from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.contexts.ack_tracker import AckTracker
 from service.contexts.options import SpeechPlan
@@ -134,7 +134,7 @@ class Socket:
         self._code: int = CloseCode.NORMAL_CLOSURE
         #: Our bug or the client's slowness, which ends the socket.
         self._fault: TalkwireError | None = None
-        self._caller, self._errors = current_caller(), limit_errors()
+        self._errors = limit_errors()
         self._opened_at, self._leave_at = time.monotonic(), math.inf
         #: Whether the socket's end has been announced.
         self.is_leaving = False
@@ -231,7 +231,8 @@ class Socket:
                 tasks.create_task(self._outbox.overflowed.wait()),
             ]
             wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
-            leave = self.runtime.timers.join(partial(self._look, dialect), wait_s)
+            look = partial(copy_context().run, partial(self._look, dialect))
+            leave = self.runtime.timers.join(look, wait_s)
             ends = {writer, *others, self._over}
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -252,9 +253,9 @@ class Socket:
     async def _read(self, dialect: Dialect) -> None:
         """Read messages. Most come directly from the protocol, the others from ASGI's queue."""
         if self._protocol is not None:
-            # the handshake's trace headers are a context variable
-            context = copy_context()
-            self._protocol.on_message = lambda data: context.run(self._take, dialect, data)
+            # its variables: the caller, the budget of errors, and the handshake's trace headers
+            take = partial(copy_context().run, partial(self._take, dialect))
+            self._protocol.on_message = take
         try:
             messages = size = 0
             while (message := await self._websocket.receive())["type"] == "websocket.receive":
@@ -288,10 +289,9 @@ class Socket:
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[None]:
-        """Run the dialect on behalf of the caller. End the socket if the dialect asks or fails."""
+        """End the socket if the dialect asks or fails."""
         try:
-            with serving(self._caller), self._errors.applied():
-                yield
+            yield
         except SocketClosing as closing:
             self._end(closing.code)
         except Exception as bug:
@@ -390,7 +390,7 @@ class Socket:
     @property
     def _is_welcome(self) -> bool:
         """Whether the caller's key still allows the socket."""
-        return self.runtime.authority.is_welcome(self._caller, Scope.SPEAK)
+        return self.runtime.authority.is_welcome(current_caller(), Scope.SPEAK)
 
     def _cut(self) -> None:
         """Fail contexts that are still open at the deadline, so that the client knows why."""
