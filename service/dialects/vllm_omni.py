@@ -371,7 +371,7 @@ class _StreamDialect(Dialect):
         self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
         self._text = ""
-        self._held: deque[str] = deque()
+        self._held: list[str] = []
 
     def on_text(self, text: str) -> None:
         if self._held:
@@ -473,16 +473,9 @@ class _StreamDialect(Dialect):
 
     def _go_on(self) -> None:
         """Handle the held messages, up to the next one that must wait."""
-        held, self._held = self._held, deque()
-        while held:
-            text = held.popleft()
-            if self._held:
-                self._held.append(text)
-                continue
-            try:
-                self._dispatch(text)
-            except TalkwireError as error:
-                self.tell(error)
+        held, self._held = self._held, []
+        for text in held:
+            self.on_text(text)
 
 
 def _parsed(text: str) -> dict[str, Any]:
