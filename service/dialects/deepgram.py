@@ -248,20 +248,17 @@ class _SpeakDialect(Dialect):
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            self.tell(error)
-            raise SocketClosing(TABLE.close_code(error)) from error
+            self.give_up(error, TABLE.close_code(error))
 
     def on_bytes(self, data: bytes) -> None:
-        self.tell(binary_refused())
-        raise SocketClosing(CloseCode.UNSUPPORTED_DATA)
+        self.give_up(binary_refused(), CloseCode.UNSUPPORTED_DATA)
 
     def on_tick(self, now: float) -> None:
         settings = self.runtime.settings
         if self._turn is not None and self._turn.idle_s(now) > settings.context_idle_s:
             self._expire(self._turn)
         if self.socket.idle_s(now) > settings.session_idle_s:
-            self.tell(idle_timeout("socket"))
-            raise SocketClosing(CloseCode.GOING_AWAY)
+            self.give_up(idle_timeout("socket"), CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))

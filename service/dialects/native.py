@@ -264,8 +264,7 @@ class NativeDialect(Dialect):
             if context.idle_s(now) > settings.context_idle_s:
                 context.fail(idle_timeout("context"))
         if self.socket.idle_s(now) > settings.session_idle_s:
-            self.tell(idle_timeout("socket"))
-            raise SocketClosing(CloseCode.GOING_AWAY)
+            self.give_up(idle_timeout("socket"), CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         """Announce the drain, so that the client opens its next context elsewhere."""

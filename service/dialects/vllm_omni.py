@@ -380,15 +380,15 @@ class _StreamDialect(Dialect):
         try:
             self._dispatch(text)
         except TalkwireError as error:
+            if self._config is None:
+                self.give_up(error, CloseCode.POLICY_VIOLATION)
             self.tell(error)
-            if self._config is None:  # there is no configuration
-                raise SocketClosing(CloseCode.POLICY_VIOLATION) from error
 
     def on_tick(self, now: float) -> None:
         is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
         if is_idle and not self._speaker.is_busy:
-            self.tell(CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came."))
-            raise SocketClosing(CloseCode.GOING_AWAY)
+            error = CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came.")
+            self.give_up(error, CloseCode.GOING_AWAY)
 
     def is_settled(self, now: float) -> bool:
         return not (self._speaker.has_sentence or self._chars)
@@ -430,8 +430,8 @@ class _StreamDialect(Dialect):
         if peek(text, "type") == "session.close":
             raise SocketClosing(CloseCode.NORMAL_CLOSURE)
         if len(self._held) >= _MAX_HELD:
-            self.tell(_invalid("Too many messages wait for a session.config."))
-            raise SocketClosing(CloseCode.POLICY_VIOLATION)
+            error = _invalid("Too many messages wait for a session.config.")
+            self.give_up(error, CloseCode.POLICY_VIOLATION)
         self._held.append(text)
 
     def _take(self, text: object) -> None:

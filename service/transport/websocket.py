@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from fastapi import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
@@ -108,6 +108,11 @@ class Dialect(ABC):
     def tell(self, error: TalkwireError) -> None:
         """Send an error of the whole socket, which stays open."""
         self.socket.send(self.render_error(error))
+
+    def give_up(self, error: TalkwireError, code: int) -> NoReturn:
+        """Send an error of the whole socket, and close it with ``code``."""
+        self.tell(error)
+        raise SocketClosing(code)
 
     def close(self) -> None:  # noqa: B027
         """Clean up at the end of the socket, before its contexts are cancelled."""

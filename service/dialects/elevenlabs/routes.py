@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from websockets.frames import CloseCode
@@ -45,13 +44,7 @@ from service.dialects.errors import count_error, idle_timeout, parse_message, to
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import (
-    Dialect,
-    Socket,
-    SocketClosing,
-    binary_refused,
-    serve_socket,
-)
+from service.transport.websocket import Dialect, Socket, binary_refused, serve_socket
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
 from streaming.word_timing import WordTiming
@@ -134,17 +127,12 @@ class _StreamDialect(Dialect):
         self._options = options
 
     def on_bytes(self, data: bytes) -> None:
-        self._give_up(binary_refused())
+        self.give_up(binary_refused(), CloseCode.POLICY_VIOLATION)
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """Return an error message, about the socket if ``context_id`` is None."""
         count_error(self.runtime, error, uuid.uuid4().hex, NAME)
         return error_message(error, context_id)
-
-    def _give_up(self, error: TalkwireError) -> NoReturn:
-        """Send an error, and close the socket with its code."""
-        self.tell(error)
-        raise SocketClosing(TABLE.close_code(error))
 
 
 class _SingleStreamDialect(_StreamDialect):
@@ -171,7 +159,7 @@ class _SingleStreamDialect(_StreamDialect):
                 )
             self._context.take(message)
         except TalkwireError as error:
-            self._give_up(error)
+            self.give_up(error, TABLE.close_code(error))
 
     def _end(self) -> None:
         self._is_ended = True
@@ -193,11 +181,7 @@ class _SingleStreamDialect(_StreamDialect):
         context = self._context
         idle_s = self.socket.idle_s(now) if context is None else context.speech.idle_s(now)
         if not self._is_ended and idle_s > self._options.inactivity_s:
-            self._give_up(idle_timeout("socket"))
-
-    def _give_up(self, error: TalkwireError) -> NoReturn:
-        self._is_ended = True
-        super()._give_up(error)
+            self.give_up(idle_timeout("socket"), CloseCode.POLICY_VIOLATION)
 
 
 #: Maximum numbers of contexts that take text, and of all, including those that only speak.
@@ -222,7 +206,7 @@ class _MultiStreamDialect(_StreamDialect):
         try:
             message = parse_message(ClientMessage, text)
         except RequestError as error:
-            self._give_up(error)
+            self.give_up(error, TABLE.close_code(error))
         context_id = message.context_id or "default"
         context = self._contexts.get(context_id)
         try:
@@ -276,7 +260,7 @@ class _MultiStreamDialect(_StreamDialect):
             if context.speech.idle_s(now) > timeout_s:
                 context.end()
         if self.socket.idle_s(now) > timeout_s:
-            self._give_up(idle_timeout("socket"))
+            self.give_up(idle_timeout("socket"), CloseCode.POLICY_VIOLATION)
 
 
 _OPENING = b'{"audio_base64": "'
