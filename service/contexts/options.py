@@ -31,7 +31,7 @@ _SILENCE_S = 0.2
 #: A first sentence longer than this is split after a clause, so that speech begins sooner.
 _FIRST_CHARS = 90
 #: Protocols whose clients give up after an error for such a text.
-_LENIENT = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
+_GET_SILENCE = frozenset(("openai", "elevenlabs", "cartesia", "deepgram"))
 
 
 class FlushEncoder(Enum):
@@ -121,8 +121,7 @@ def session_settings(
         spoken_lengths=runtime.talker.spoken_lengths,
         first_max_chars=_FIRST_CHARS,
     )
-    is_lenient = protocol in _LENIENT and mine.unspeakable_text == "silence"
-    silence_s = _SILENCE_S if is_lenient else 0.0
+    gets_silence = protocol in _GET_SILENCE and mine.unspeakable_text == "silence"
     # A complete text is spoken in one generation if it fits ``max_frames`` and the talker's limit.
     # If the length of pieces is limited, each piece is one generation.
     talker, most = runtime.talker, 0
@@ -130,6 +129,7 @@ def session_settings(
         frames = min(create.sampling.max_frames or talker.max_frames, talker.max_frames)
         most = max(2, chars_within(frames, spec.frame_s))
     turns = TurnSettings(most, talker.delivery_tags)
+    silence_s = _SILENCE_S if gets_silence else 0.0
     return SessionSettings(queue, segments, turns, mine.max_text_chars, silence_s)
 
 
