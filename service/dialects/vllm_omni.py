@@ -231,8 +231,6 @@ class _Speaker:
         except TalkwireError as error:
             self._fail(sentence, error)
             self._say_settled()
-            if not self._units:  # nothing else would end the context that was begun for it
-                asyncio.get_running_loop().call_soon(self._end, self._context)
             return
         self._chars += len(sentence.text)
         context.flush("sentence")
@@ -300,7 +298,7 @@ class _Speaker:
         return []
 
     def _flushed(self) -> list[Message]:
-        """End a sentence and, after the last one, the context."""
+        """End a sentence."""
         sentence, messages = self._first(), list[Message]()
         if sentence.held is None:
             message = "The audio of this text is too long for one message: split it, or stream it."
@@ -312,10 +310,7 @@ class _Speaker:
                 sentence.sent_bytes += len(sentence.held)
                 messages.append(Revocable(bytes(sentence.held)))
             messages.append(self._over(failed=False))
-        messages += self._settled()
-        if not self._units:
-            asyncio.get_running_loop().call_soon(self._end, self._context)
-        return messages
+        return messages + self._settled()
 
     def _fail(self, sentence: _Sentence, error: TalkwireError) -> None:
         count_error(self._runtime, error, self._socket.session_id, NAME)
@@ -330,7 +325,9 @@ class _Speaker:
         return self._settled()
 
     def _settled(self) -> list[str]:
-        """Return messages that wait for no more audio: ends of flushes, and failed sentences."""
+        """Return messages that wait for no more audio: ends of flushes, and failed sentences. After
+        the last one, the context ends.
+        """
         messages: list[str] = []
         while self._units:
             first = self._units[0]
@@ -342,7 +339,8 @@ class _Speaker:
                 told = json.dumps({**error_fields(first.failure), **partial})
                 messages += [*first.start(), told, self._over(failed=True)]
             else:
-                break
+                return messages
+        asyncio.get_running_loop().call_soon(self._end, self._context)
         return messages
 
     def _over(self, *, failed: bool) -> str:
