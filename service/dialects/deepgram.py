@@ -229,7 +229,7 @@ class _SpeakDialect(Dialect):
         self._options = options
         self._request_id = str(uuid.uuid4())
         self._turn: SpeechContext | None = None
-        self._handle = self._sequence = self._flushes = 0
+        self._sequence = self._flushes = 0
         self._tail = ""
         self._has_unflushed = False
 
@@ -306,8 +306,8 @@ class _SpeakDialect(Dialect):
         runtime.require_slot()
         request_id, options = f"{self._request_id}-{handle}", self._options
         plan = plan_speech(runtime, NAME, request_id, options.create, options.encoder())
-        self._turn = self.socket.open_context(plan, handle, self, lambda: self._on_closed(handle))
-        self._handle, self._tail, self._flushes = handle, "", 0
+        self._turn = self.socket.open_context(plan, handle, self, self._on_closed)
+        self._tail, self._flushes = "", 0
         return self._turn
 
     def _flush(self) -> None:
@@ -323,8 +323,8 @@ class _SpeakDialect(Dialect):
             self._turn.cancel()
         self._has_unflushed = False
 
-    def _on_closed(self, handle: int) -> None:
-        if handle == self._handle:
+    def _on_closed(self) -> None:
+        if self._turn not in self.socket.contexts:  # or else an earlier one has closed
             self._turn = None
 
     def render(self, output: Output) -> Sequence[Message]:

@@ -177,8 +177,7 @@ class _Speaker:
         #: Those of them that no context has yet.
         self._waiting: deque[_Sentence] = deque()
         self._context: SpeechContext | None = None
-        self._handle = self._chars = 0
-        self._is_full = False
+        self._chars, self._is_full = 0, False
 
     @property
     def is_busy(self) -> bool:
@@ -247,9 +246,8 @@ class _Speaker:
             buffered=not config.stream_audio,
             flush_encoder=FlushEncoder.EACH_FLUSH,
         )
-        closed = partial(self._on_closed, handle)
-        self._context = self._socket.open_context(plan, handle, self, closed)
-        self._handle, self._chars, self._is_full = handle, 0, False
+        self._context = self._socket.open_context(plan, handle, self, self._on_closed)
+        self._chars, self._is_full = 0, False
         return self._context
 
     def _end(self, context: SpeechContext | None) -> None:
@@ -259,8 +257,9 @@ class _Speaker:
             context.end()
             self._freed()
 
-    def _on_closed(self, handle: int) -> None:
-        if handle == self._handle and self._context is not None:
+    def _on_closed(self) -> None:
+        context = self._context
+        if context is not None and context not in self._socket.contexts:  # not an earlier one
             self._context = None
             asyncio.get_running_loop().call_soon(self._go_on)
 
