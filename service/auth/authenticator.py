@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 
 from service.auth.caller import ANYBODY, Caller, network_of
 from service.auth.keys import KeyFileError, KeyRing, Scope, read_keys
-from service.auth.limits import Accounts
+from service.auth.limits import MINUTE_S, Accounts, LeakyBucket
 from streaming.errors import CapacityError, ErrorCode, RequestError
 
 _TOKEN_PREFIX = "talkwire-token"
@@ -118,7 +118,6 @@ def answered_subprotocol(offered: Sequence[str]) -> str | None:
 
 
 _ADDRESSES = 4096
-_MINUTE_S = 60.0
 
 
 class Failures:
@@ -126,17 +125,18 @@ class Failures:
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
-        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._spent: OrderedDict[str, LeakyBucket] = OrderedDict()
 
     def add(self, address: str, now: float) -> float:
         """Count a wrong key, and return the seconds for which its address is refused, or 0."""
-        spent, at = self._spent.pop(address, (0.0, now))
-        spent = max(0.0, spent - max(0.0, now - at) * self._per_minute / _MINUTE_S)
-        over = spent + 1 > self._per_minute
-        self._spent[address] = (spent if over else spent + 1, now)
-        while len(self._spent) > _ADDRESSES:
+        spent = self._spent[address] = self._spent.pop(address, LeakyBucket())
+        if len(self._spent) > _ADDRESSES:
             self._spent.popitem(last=False)
-        return (spent + 1 - self._per_minute) * _MINUTE_S / self._per_minute if over else 0.0
+        excess = spent.leak(self._per_minute, now) + 1 - self._per_minute
+        if excess > 0:
+            return excess * MINUTE_S / self._per_minute
+        spent.add(1)
+        return 0.0
 
 
 #: Interval of checks for a changed file; SIGHUP triggers one at once.

@@ -14,28 +14,25 @@ from service.auth.caller import Caller
 from service.auth.keys import UNLIMITED, KeyRing, Limits, least
 from streaming.errors import CapacityError, ErrorCode
 
-_MINUTE_S = 60.0
+MINUTE_S = 60.0
 _HINT_MS = 1000
 
 
-class Allowance:
-    """A token bucket for characters per minute, which holds at most a minute's worth. A text is
-    accepted unless the bucket is empty, and may leave a debt, so that long texts can be served.
-    """
+class LeakyBucket:
+    """A level that use raises, and that falls to 0 over time."""
 
     def __init__(self) -> None:
-        self._spent, self._at = 0.0, 0.0
+        self.level, self._at = 0.0, 0.0
 
-    def wait_s(self, per_minute: int, now: float) -> float:
-        """Return the seconds until a text is accepted; 0 for now."""
-        passed, self._at = max(0.0, now - self._at), now
-        self._spent = max(0.0, self._spent - passed * per_minute / _MINUTE_S)
-        excess = self._spent - per_minute
-        return 0.0 if excess < 0 else (excess + 1) * _MINUTE_S / per_minute
+    def leak(self, per_minute: float, now: float) -> float:
+        """Lower the level by ``per_minute`` since the last call, and return it."""
+        passed_s, self._at = max(0.0, now - self._at), now
+        self.add(-passed_s * per_minute / MINUTE_S)
+        return self.level
 
-    def spend(self, characters: int) -> None:
-        """Take characters or, if negative, give them back."""
-        self._spent = max(0.0, self._spent + characters)
+    def add(self, amount: float) -> None:
+        """Raise the level or, if ``amount`` is negative, lower it."""
+        self.level = max(0.0, self.level + amount)
 
 
 class Account:
@@ -44,7 +41,8 @@ class Account:
     def __init__(self) -> None:
         self.contexts = self.connections = 0
         self.characters = self.refusals = 0
-        self.allowance = Allowance()
+        #: The characters that count towards the limit per minute.
+        self.recent = LeakyBucket()
 
 
 class _Held(NamedTuple):
@@ -103,13 +101,17 @@ class Accounts:
         """Raise CapacityError (``rate_limited``) if a text is not accepted now. It has the limit
         for which the text must wait longest.
         """
-        waits = [
-            (held.account.allowance.wait_s(per_minute, now), per_minute, held.whose)
-            for held in self._held(caller)
-            if (per_minute := held.limits.characters_per_minute) is not None
-        ]
-        wait_s, per_minute, whose = max(waits, default=(0.0, 0, ""))
-        if characters and wait_s > 0:
+        waits = []
+        for held in self._held(caller):
+            per_minute = held.limits.characters_per_minute
+            if per_minute is None or not characters:
+                continue
+            # a text is accepted if any character is, so that long ones can be served
+            excess = held.account.recent.leak(per_minute, now) - per_minute
+            if excess >= 0:
+                waits.append(((excess + 1) * MINUTE_S / per_minute, per_minute, held.whose))
+        if waits:
+            wait_s, per_minute, whose = max(waits)
             message = f"{whose} may speak {per_minute} characters per minute."
             raise _refusal(message, ceil(1000 * wait_s))
 
@@ -121,9 +123,9 @@ class Accounts:
         for held in self._held(caller):
             # unlimited text must not become a debt if a limit is set later
             if held.limits.characters_per_minute is None:
-                held.account.allowance = Allowance()
+                held.account.recent = LeakyBucket()
             else:
-                held.account.allowance.spend(characters)
+                held.account.recent.add(characters)
             held.account.characters += characters
 
     def on_refusal(self, caller: Caller) -> None:

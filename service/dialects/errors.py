@@ -22,6 +22,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from websockets.frames import CloseCode
 
+from service.auth.limits import LeakyBucket
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.protocol.field_errors import (
     FieldError,
@@ -41,9 +42,9 @@ Model = TypeVar("Model", bound=BaseModel)
 TOO_MANY, UNAVAILABLE = 429, 503
 _FAILED = 500
 _RETRY_MS = 1000
-#: Burst size and rate per second of a socket's logged lines and of its client's mistakes.
-_MOST_LINES, _LINES_PER_S = 20.0, 1.0
-_MOST_MISTAKES, _MISTAKES_PER_S = 200.0, 5.0
+#: Burst size and rate of a socket's logged lines and of its client's mistakes.
+_MOST_LINES, _LINES_PER_MINUTE = 20, 60
+_MOST_MISTAKES, _MISTAKES_PER_MINUTE = 200, 300
 
 #: The HTTP status of every code, unless a dialect's table has another.
 STATUS: dict[ErrorCode, int] = {
@@ -143,34 +144,28 @@ def retry_ms(error: TalkwireError) -> int:
 
 
 class ErrorBudget:
-    """Token buckets for a connection's errors: one for lines of log, and one for mistakes, which
-    end the connection when it is empty.
-    """
+    """Limits of a connection's lines of log, and of its mistakes, which end it if too many."""
 
     def __init__(self) -> None:
-        now = time.monotonic()
-        self._lines, self._mistakes = _MOST_LINES, _MOST_MISTAKES
-        self._filled_at = now
+        self._lines, self._mistakes = LeakyBucket(), LeakyBucket()
         #: Number of errors that were sent to the client but not logged.
         self.unlogged = 0
 
     def note(self, error: TalkwireError) -> bool:
         """Count an error, and return whether it may be logged."""
         now = time.monotonic()
-        passed_s, self._filled_at = now - self._filled_at, now
-        self._lines = min(_MOST_LINES, self._lines + _LINES_PER_S * passed_s)
-        self._mistakes = min(_MOST_MISTAKES, self._mistakes + _MISTAKES_PER_S * passed_s)
-        self._mistakes -= isinstance(error, RequestError)
-        if self._lines < 1:
+        self._mistakes.leak(_MISTAKES_PER_MINUTE, now)
+        self._mistakes.add(isinstance(error, RequestError))
+        if self._lines.leak(_LINES_PER_MINUTE, now) + 1 > _MOST_LINES:
             self.unlogged += 1
             return False
-        self._lines -= 1
+        self._lines.add(1)
         return True
 
     @property
     def is_spent(self) -> bool:
         """Whether the client has made too many mistakes."""
-        return self._mistakes < 0
+        return self._mistakes.level > _MOST_MISTAKES
 
 
 #: The budget of the current connection; None if every error is logged.

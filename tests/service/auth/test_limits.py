@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from service.admin import create_admin_app
 from service.auth.caller import Caller
 from service.auth.keys import ApiKey, KeyRing, Limits, digest_of
-from service.auth.limits import Accounts
+from service.auth.limits import Accounts, LeakyBucket
 from streaming.errors import CapacityError
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
@@ -89,6 +89,19 @@ def test_refused_text_waits_for_limits_of_both_tenant_and_key() -> None:
         mine.accounts.require_text(CALLER, 1, 0.0)
     assert refused.value.retry_after_ms is not None
     mine.accounts.require_text(CALLER, 1, refused.value.retry_after_ms / 1000)
+
+
+def test_bucket_leaks_to_zero_whatever_the_clock() -> None:
+    bucket = LeakyBucket()
+    bucket.add(30)
+    assert bucket.leak(60, 0.0) == 30
+    assert bucket.leak(60, 10.0) == 20
+    assert bucket.leak(60, 5.0) == 20  # a clock that goes back
+    bucket.add(-15)
+    assert bucket.leak(60, 7.0) == 3
+    assert bucket.leak(60, 90.0) == 0
+    bucket.add(-1)
+    assert bucket.leak(60, 91.0) == 0
 
 
 def test_require_text_takes_no_allowance() -> None:
