@@ -26,7 +26,6 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.config import create_ssl_context
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -340,15 +339,8 @@ class ServerConfig(uvicorn.Config):
         if self.limits.tls is None:
             return
         try:
-            fresh = create_ssl_context(
-                str(self.ssl_certfile),
-                self.ssl_keyfile,
-                self.ssl_keyfile_password or _NO_PASSPHRASE,
-                self.ssl_version,
-                self.ssl_cert_reqs,
-                self.ssl_ca_certs,
-                self.ssl_ciphers,
-            )
+            fresh = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            fresh.load_cert_chain(str(self.ssl_certfile), self.ssl_keyfile, _NO_PASSPHRASE)
         except OSError as error:  # ssl.SSLError is one
             reason = self.certificate_fault(error)
             log.error("the certificate cannot be used", extra={"reason": reason})
