@@ -383,7 +383,6 @@ class HttpProtocol(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """See uvicorn. No deadline applies after the handshake request."""
-        self._owed = h11.SWITCHED_PROTOCOL
         self._clear_deadline()
         super().handle_websocket_upgrade(event)
 
@@ -395,7 +394,7 @@ class HttpProtocol(H11Protocol):
     def _set_deadline(self) -> None:
         """Set the deadline for what the client owes now: nothing, a head or a body."""
         state = self.conn.their_state
-        if self._owed is h11.SWITCHED_PROTOCOL or state is self._owed:
+        if state is self._owed or self.transport.get_protocol() is not self:  # a WebSocket
             return
         self._clear_deadline()
         if state not in (h11.IDLE, h11.SEND_BODY) or self.transport.is_closing():
@@ -414,9 +413,7 @@ class HttpProtocol(H11Protocol):
         self._limits.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
-        if self._owed is not h11.SWITCHED_PROTOCOL:
-            self._owed = None
+        self._deadline = self._owed = None
 
     def _expire(self, seconds: float, *, again: bool = False) -> None:
         """Give up at the deadline, after a second look (``again``), unless the client is still
