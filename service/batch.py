@@ -77,10 +77,6 @@ class BatchError(Exception):
     """The batch cannot go on; the text says why."""
 
 
-class ReaderGone(Exception):
-    """Nothing reads the results any more."""
-
-
 class OptionError(Exception):
     """An option of the speech is out of range; the text names it and shows the value."""
 
@@ -275,7 +271,7 @@ async def run_batch(
                 tasks.create_task(work())
     except ExceptionGroup as group:
         error = first_of(group)
-        if isinstance(error, (BatchError, ReaderGone)):
+        if isinstance(error, (BatchError, BrokenPipeError)):
             raise error from None
         if isinstance(error, OSError):
             raise BatchError(f"cannot write to {options.out}: {error.strerror}") from error
@@ -466,7 +462,8 @@ def run_command(
 ) -> int:
     """Run ``talkwire batch``, with results on stdout and a progress bar on stderr. Engines with
     ``settings`` speak; if these are None, the service at ``url``. Returns the number of texts that
-    failed. Raises OptionError, before anything is made, BatchError, and ReaderGone.
+    failed. Raises OptionError, before anything is made, BatchError, and BrokenPipeError if nothing
+    reads the results any more.
     """
     if options.speech.get("ref_text") is not None and options.speech.get("ref_audio") is None:
         raise BatchError("ref_text goes with ref_audio")
@@ -497,8 +494,8 @@ def run_command(
                 def on_result(result: Result) -> None:
                     try:
                         typer.echo(msgspec.json.encode(result).decode())  # if stdout is open
-                    except BrokenPipeError as error:
-                        raise ReaderGone from error
+                    except BrokenPipeError:
+                        raise
                     except OSError as error:
                         told = f"cannot write standard output: {error.strerror}"
                         raise BatchError(told) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import errno
 import io
 import json
 import signal
@@ -197,14 +196,7 @@ def batch(
 
     Results are printed as lines of JSON.
     """
-    from service.batch import (
-        BatchError,
-        BatchOptions,
-        OptionError,
-        ReaderGone,
-        read_items,
-        run_command,
-    )
+    from service.batch import BatchError, BatchOptions, OptionError, read_items, run_command
     from service.settings import SettingsError, load_settings
 
     if url is not None and (config is not None or model is not None):
@@ -230,8 +222,6 @@ def batch(
     try:
         with failing(Exit.USAGE, OptionError), failing(Exit.FAILED, BatchError):
             failed = run_command(read_items(data), options, settings, url, api_key)
-    except ReaderGone as error:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe") from error  # ends in silence, like show
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if failed:
