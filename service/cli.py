@@ -13,13 +13,12 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service import __version__
+from service import Exit, __version__
 from service.auth.keys import KeyFileError, Scope, issue, listed
 from service.auth.keys import revoke as revoke_key
 
@@ -34,7 +33,6 @@ app = typer.Typer(
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
-
 #: Options of several commands.
 ApiKey = Annotated[
     str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
@@ -45,15 +43,6 @@ Seed = Annotated[int | None, typer.Option(help="The same seed says it the same w
 Scene = Annotated[
     str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
 ]
-
-
-class Exit(IntEnum):
-    """Exit codes. 0 is success; 2 is wrong usage, by convention."""
-
-    FAILED = 1
-    USAGE = 2
-    NO_SERVER = 3
-    REFUSED = 4
 
 
 def fail(message: object, code: Exit) -> typer.Exit:

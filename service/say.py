@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from service.cli import Exit
+from service import Exit
 from talkwire_client import (
     DEFAULT_URL,
     Client,

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from codec import convert as module
 from codec.convert import Converted
 from codec.families import fish
-from service.cli import Exit, app
+from service import Exit
+from service.cli import app
 
 
 def test_convert_reports_missing_pickles(tmp_path: Path) -> None:
