@@ -192,10 +192,6 @@ class RuntimeCollector(Collector):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that registering reads no state."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         for name, text, value in (*self._status(), *self._pace()):
