@@ -56,8 +56,8 @@ class _BoundedRequest(Request):
     nothing is stored, and a small body is not even awaited.
     """
 
+    uploads: Admission
     max_bytes = max_clip_bytes = 0
-    uploads: Admission | None = None
     refused: CapacityError | None = None
     upload: Lease | None = None
 
@@ -83,22 +83,20 @@ class _BoundedRequest(Request):
 
     async def _read(self, deadline: asyncio.Timeout) -> bytes:
         data, most = bytearray(), max(self.max_bytes, self.max_clip_bytes)
-        came, full, is_upload = 0, self.refused, False
+        came, full = 0, self.refused
         began = asyncio.get_running_loop().time()
         async for chunk in self.stream():
             came += len(chunk)
             if came > most:
                 message = f"A request takes {most} bytes at most."
                 raise RequestError(ErrorCode.TEXT_TOO_LONG, message)
-            if came > self.max_bytes and not is_upload and self.uploads:
-                is_upload = True
+            if came > self.max_bytes:
                 try:
-                    if full is None:
+                    if full is None and self.upload is None:
                         self.upload = self.uploads.acquire(current_caller())
                 except CapacityError as error:
                     full = error
                     data.clear()
-            if is_upload:
                 allowed_s = min(_UPLOAD_S, _UPLOAD_GRACE_S + came / _UPLOAD_BYTES_PER_S)
                 deadline.reschedule(began + allowed_s)
             if full is None:
@@ -178,9 +176,9 @@ class SpeechRoute(APIRoute):
             settings = runtime.settings
             text_bytes = _BYTES_PER_CHARACTER * settings.max_text_chars
             request.max_bytes = settings.max_message_bytes + text_bytes
+            request.uploads = runtime.uploads
             if self.takes_clips:
                 request.max_clip_bytes = request.max_bytes + _BASE64 * ClipLimits().max_bytes // 3
-                request.uploads = runtime.uploads
             request_id = request.state.request_id = uuid.uuid4().hex
             if needs_slot:
                 try:
