@@ -228,8 +228,5 @@ def set_up(level: str, style: str) -> LogWriter:
 def quieten() -> None:
     """Set libraries' loggers to warnings; below that level they log whole messages."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_saying)
