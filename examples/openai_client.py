@@ -12,6 +12,7 @@ import sys
 import wave
 from pathlib import Path
 
+from httpx2 import HTTPError  # comes with openai
 from openai import OpenAI, OpenAIError
 
 #: Raw PCM of OpenAI's API is mono, 16 bits, at this rate.
@@ -50,5 +51,6 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         main(arguments())
-    except (OpenAIError, OSError) as error:
+    # openai's own errors end where the audio begins: a connection that breaks is its HTTP library's
+    except (OpenAIError, HTTPError, OSError) as error:
         sys.exit(str(error))

@@ -137,6 +137,28 @@ async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
         assert is_heard(recorded(out), wanted(server, "Hello there.", "How are you?"))
 
 
+async def test_openai_client_names_broken_connection(tmp_path: Path) -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")  # the end of the request's body
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\0\0\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(break_off, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, EXAMPLES / "openai_client.py", TEXT),
+            *("--url", f"http://127.0.0.1:{port}/v1"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        out, err = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert "peer closed connection" in err.decode()
+    assert len(err.splitlines()) == 1, err.decode()
+
+
 async def test_batch_speaks_every_line_once(tmp_path: Path) -> None:
     lines, out = tmp_path / "lines.txt", tmp_path / "speech"
     texts = ["One.", "", "Two and\u2028three.", "Four.", "---"]
