@@ -68,10 +68,13 @@ async def main(options: argparse.Namespace) -> None:
             asyncio.create_task(worker(client, queue, options.voice)) for _ in range(at_once)
         ]
         finished = asyncio.create_task(queue.join())
-        await asyncio.wait([finished, *workers], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*workers, finished):
-            task.cancel()
-        for result in await asyncio.gather(*workers, return_exceptions=True):
+        try:
+            await asyncio.wait([finished, *workers], return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also after Ctrl-C, before the client is closed under the workers
+            for task in (*workers, finished):
+                task.cancel()
+            results = await asyncio.gather(*workers, return_exceptions=True)
+        for result in results:
             if isinstance(result, Exception):
                 raise result
 
@@ -100,3 +103,5 @@ if __name__ == "__main__":
         asyncio.run(main(arguments()))
     except (ClientError, OSError, UnicodeDecodeError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -72,3 +72,5 @@ if __name__ == "__main__":
         asyncio.run(main(arguments()))
     except (ClientError, PlayerError, OSError, ValueError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -54,3 +54,5 @@ if __name__ == "__main__":
     # openai's own errors end where the audio begins: a connection that breaks is its HTTP library's
     except (OpenAIError, HTTPError, OSError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -125,3 +125,5 @@ if __name__ == "__main__":
         asyncio.run(main(arguments()))
     except (ClientError, OSError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

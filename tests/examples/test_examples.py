@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import wave
@@ -26,7 +27,7 @@ import soxr
 from talker.fake import FakeTalker
 from talkwire_client import AudioChunk
 from talkwire_client.protocol import AudioHeader
-from tests.service.live import SPEC, Gateway, gateway
+from tests.service.live import SPEC, Gateway, gateway, until
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -135,6 +136,48 @@ async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server:
         await run("openai_client.py", TEXT, "--url", f"{server.http}/v1", "--out", out)
         assert is_heard(recorded(out), wanted(server, "Hello there.", "How are you?"))
+
+
+@pytest.mark.parametrize("name", ["openai_client.py", "batch.py", "telephony.py"])
+async def test_example_ends_without_traceback_on_interrupt(name: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("\n".join([TEXT] * 8))
+    said = tmp_path / "lines.txt" if name == "batch.py" else TEXT
+    async with gateway(FakeTalker(row_s=1.0)) as server:
+        url = f"{server.http}/v1" if name == "openai_client.py" else server.url
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, EXAMPLES / name, said, "--url", url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        await until(lambda: server.runtime.admission.active == (4 if name == "batch.py" else 1))
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+    assert (process.returncode, out, err.decode()) == (130, b"", "")
+
+
+async def test_native_client_ends_without_traceback_on_interrupt_of_handshake(
+    tmp_path: Path,
+) -> None:
+    connected = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, EXAMPLES / "native_client.py", TEXT, "--url", url),
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        async with asyncio.timeout(60):
+            await connected.wait()
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (130, "")
 
 
 async def test_openai_client_names_broken_connection(tmp_path: Path) -> None:
