@@ -15,6 +15,7 @@ const ENDINGS = {
   failed: "It did not work.",
 };
 
+const counted = (chunks) => `${chunks} ${chunks === 1 ? "chunk" : "chunks"}`;
 const ms = (value) => (value === null ? "–" : `${Math.round(value)} ms`);
 const seconds = (value) => `${(value / 1000).toFixed(value < 10_000 ? 2 : 1)} s`;
 
@@ -184,7 +185,7 @@ export class View {
     show("f-click", ms(figures.clickToSoundMs));
     show("f-ttfa", ms(figures.serverTtfaMs));
     show("f-audio", figures.chunks ? seconds(figures.audioMs) : "–");
-    show("f-audio-note", figures.chunks ? `in ${figures.chunks} chunks` : "received so far");
+    show("f-audio-note", figures.chunks ? `in ${counted(figures.chunks)}` : "received so far");
     show("f-rtf", figures.rtf === null ? "–" : figures.rtf.toFixed(2));
     show("f-gaps", figures.chunks ? String(figures.underruns) : "–");
     show("f-gaps-note", gapWords(figures));
@@ -205,7 +206,9 @@ function gapWords({ underruns, underrunMs, pauses, pauseMs }) {
   return "times the audio ran dry";
 }
 
-function chunkWords({ chunks, leastLeadMs }) {
+function chunkWords({ chunks, underruns, leastLeadMs }) {
+  if (!chunks) return "No chunks yet.";
+  if (underruns) return `${counted(chunks)} arrived, ${underruns} of them too late.`;
   const lead = leastLeadMs === null ? "" : `, each at least ${ms(leastLeadMs)} before it was needed`;
-  return chunks ? `${chunks} chunks arrived${lead}.` : "No chunks yet.";
+  return `${counted(chunks)} arrived${lead}.`;
 }

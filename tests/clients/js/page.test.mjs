@@ -34,6 +34,23 @@ const at = (id) => page.getElementById(id);
 const press = () => at("form").dispatchEvent(new Event("submit", { cancelable: true }));
 const pressStop = () => at("stop").dispatchEvent(new Event("click"));
 
+/** Opens the page and speaks; `answerStop` is the server's answer to Stop. */
+async function speak() {
+  await openPage();
+  press();
+  const [socket] = FakeSocket.made;
+  socket.greet();
+  await settled();
+  const { context_id } = socket.sent.find((message) => message.type === "context.create");
+  const answerStop = async () => {
+    const answer = { text_spoken: "", text_remaining: "Hello there.", played_ms: 50 };
+    socket.say({ type: "context.cancelled", context_id, ...answer });
+    socket.say({ type: "context.done", context_id, reason: "cancelled" });
+    await settled();
+  };
+  return { socket, node: FakeNode.made[0], answerStop };
+}
+
 test("the sound rests when nothing has played for a while, and not under a speech", async () => {
   const player = new Player();
   await player.prepare(24_000);
@@ -116,6 +133,27 @@ test("a speech of which more comes than can be held has failed", async () => {
   assert.equal(at("status").textContent, "It did not work.");
   assert.deepEqual(FakeNode.made[0].told, ["chunk", "stop"]);
   assert.equal(socket.count("context.cancel"), 1);
+});
+
+test("where the sound ran dry, its chunks are not said to have come in time", async () => {
+  const { socket, node, answerStop } = await speak();
+  const words = () => {
+    node.say({ type: "audible", frame: 0 }); // the figures are shown
+    return at("chunks-text").textContent;
+  };
+  socket.sayAudio(0, 0, 0, 2400);
+  node.say({ type: "began", id: 0, frame: 0, at: Date.now() });
+  assert.equal(words(), "1 chunk arrived.");
+  assert.equal(at("f-audio-note").textContent, "in 1 chunk");
+  socket.sayAudio(0, 1, 2400, 2400);
+  node.say({ type: "began", id: 1, frame: 2400 });
+  assert.match(words(), /^2 chunks arrived, each at least -?\d+ ms before it was needed\.$/);
+  socket.sayAudio(0, 2, 4800, 2400);
+  node.say({ type: "gap", id: 2, samples: 24_000 });
+  node.say({ type: "began", id: 2, frame: 28_800 });
+  assert.equal(words(), "3 chunks arrived, 1 of them too late.");
+  pressStop();
+  await answerStop();
 });
 
 test("Stop undoes a press of Speak that has not come to anything yet", async () => {
