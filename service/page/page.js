@@ -40,7 +40,9 @@ async function speak(clickedMs) {
 
 function stop(nowMs) {
   presses++;
-  if (speech && !speech.over) speech.stop(nowMs);
+  if (!speech || speech.over) return;
+  speech.stop(nowMs);
+  if (speech.stopped && !speech.over) view.showStatus("Stopping…");
 }
 
 /** What a speech tells; one that another has replaced tells nobody. */

@@ -191,7 +191,8 @@ export class View {
     show("f-gaps-note", gapWords(figures));
     this.at("f-gaps").classList.toggle("alarm", figures.underruns > 0);
     show("chunks-text", chunkWords(figures));
-    if (!speech.over && figures.clickToSoundMs !== null) this.showStatus("Speaking…");
+    const speaking = !speech.stopped && !speech.over;
+    if (speaking && figures.clickToSoundMs !== null) this.showStatus("Speaking…");
   }
 
   draw(speech) {

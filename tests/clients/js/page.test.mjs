@@ -156,6 +156,20 @@ test("where the sound ran dry, its chunks are not said to have come in time", as
   await answerStop();
 });
 
+test("Stop is shown before the server has answered it", async () => {
+  const { socket, node, answerStop } = await speak();
+  socket.sayAudio(0, 0, 0, 2400);
+  node.say({ type: "began", id: 0, frame: 0, at: Date.now() });
+  node.say({ type: "audible", frame: 0 });
+  assert.equal(at("status").textContent, "Speaking…");
+  pressStop();
+  assert.equal(at("status").textContent, "Stopping…");
+  node.say({ type: "audible", frame: 0 }); // it was under way
+  assert.equal(at("status").textContent, "Stopping…");
+  await answerStop();
+  assert.equal(at("status").textContent, "Stopped. 0.05 s were heard.");
+});
+
 test("Stop undoes a press of Speak that has not come to anything yet", async () => {
   await openPage();
   press();
