@@ -52,7 +52,7 @@ function handlers(mine) {
     changed: mineOnly(() => view.showFigures(speech)),
     chunk: mineOnly((samples) => view.addSamples(samples)),
     fed: mineOnly((text) => view.showFed(text)),
-    error: mineOnly((error) => view.showError(error)),
+    error: mineOnly((error) => view.showSpeechError(error)),
     ended: mineOnly((outcome) => view.end(speech, outcome)),
   };
 }

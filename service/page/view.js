@@ -24,6 +24,7 @@ export class View {
     this.at = (id) => root.getElementById(id);
     this.waveform = new Waveform(this.at("waveform"));
     this.shown = null;
+    this.speechError = null;
     this.#listen(root);
   }
 
@@ -81,7 +82,7 @@ export class View {
     this.at("speak").setAttribute("aria-disabled", String(state === "waiting"));
     this.at("retry").hidden = state !== "waiting";
     if (state !== "connecting") this.at("key-form").hidden = state !== "locked";
-    if (state === "open") this.clearError();
+    if (state === "open") this.#clearLinkError();
     if (state === "locked") this.showError(error);
     if (state !== "waiting") return;
     const count = () => {
@@ -124,8 +125,21 @@ export class View {
     this.at("error").hidden = false;
   }
 
+  /** What went wrong with a speech, which the next one clears. */
+  showSpeechError(error) {
+    this.speechError = error;
+    this.showError(error);
+  }
+
   clearError() {
+    this.speechError = null;
     this.at("error").hidden = true;
+  }
+
+  /** The connection is back; why a speech failed is still to be read. */
+  #clearLinkError() {
+    if (this.speechError) this.showError(this.speechError);
+    else this.at("error").hidden = true;
   }
 
   // -- one speech

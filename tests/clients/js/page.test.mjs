@@ -170,6 +170,23 @@ test("Stop is shown before the server has answered it", async () => {
   assert.equal(at("status").textContent, "Stopped. 0.05 s were heard.");
 });
 
+test("why a speech failed is told when the connection is back, until the next speech", async () => {
+  const { socket } = await speak();
+  socket.refuse();
+  await settled();
+  assert.equal(at("link").dataset.state, "waiting");
+  assert.equal(at("status").textContent, "It did not work.");
+  mock.timers.tick(500);
+  FakeSocket.made[1].greet();
+  await settled();
+  assert.equal(at("link").dataset.state, "open");
+  assert.deepEqual([at("error").hidden, at("error-code").textContent], [false, "connection_lost"]);
+  press();
+  assert.equal(at("error").hidden, true);
+  await settled();
+  pressStop();
+});
+
 test("Stop undoes a press of Speak that has not come to anything yet", async () => {
   await openPage();
   press();
