@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
+from urllib.error import HTTPError, URLError
 
 from loadtest.run import LoadTestError
 from talkwire_client.protocol import PATH
@@ -115,7 +116,8 @@ def _is_ready(port: int) -> bool:
 
 def capacity(url: str, api_key: str | None = None) -> int | None:
     """Return the number of contexts that a server reports as its capacity. None if it does not
-    report one: it may do so only to keys of the scope ``admin``.
+    report one: it may do so only to keys of the scope ``admin``. Raises LoadTestError if there is
+    no connection to it.
     """
     address = re.sub(r"^ws", "http", url).split("/v1/")[0].rstrip("/") + "/metrics"
     try:
@@ -124,6 +126,10 @@ def capacity(url: str, api_key: str | None = None) -> int | None:
             urllib.request.Request(address, headers=headers), timeout=5
         ) as answer:
             found = re.search(r"^tts_capacity_contexts (\S+)", answer.read().decode(), re.M)
+    except HTTPError:
+        return None
+    except URLError as error:
+        raise LoadTestError(f"no server answers at {url}: {error.reason}") from error
     except (OSError, HTTPException, UnicodeDecodeError):  # perhaps it speaks something else
         return None
     return int(float(found[1])) if found else None

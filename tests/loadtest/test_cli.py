@@ -218,6 +218,14 @@ async def test_started_service_has_no_tls_despite_environment(monkeypatch) -> No
             pass
 
 
+def test_sweep_tells_that_no_server_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    url = f"ws://127.0.0.1:{port}/v1/tts/stream"
+    with pytest.raises(SystemExit, match=f"^loadtest: no server answers at {url}: .*refused"):
+        cli.main(["sweep", "--url", url])
+
+
 def test_capacity_is_unknown_if_server_speaks_no_http() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
