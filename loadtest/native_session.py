@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Sequence
 
@@ -75,6 +76,8 @@ def _code(error: ClientError) -> str:
         return str(error.code)
     if isinstance(error, RefusedError):
         return f"http_{error.status}"
+    if isinstance(error.__cause__, ssl.SSLError):  # a server answers, as openai_session tells too
+        return "SSLError"
     return type(error).__name__
 
 

@@ -33,6 +33,19 @@ def speech(turn_limit_s: float) -> TurnSpeech:
     return TurnSpeech(limited, session(WHOLE, 1, 0)[0], msgspec.structs.replace(SPOKEN), 0.0)
 
 
+async def test_session_without_usable_tls_is_counted_as_such(monkeypatch) -> None:
+    async def speak_plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(speak_plain, "127.0.0.1", 0) as server:
+        url = f"wss://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        plan = Plan(url, 0.5, 0.0, rate_per_s=10.0, max_sessions=1, workload=WHOLE)
+        (record,) = await carried_out(plan, monkeypatch)
+    assert (record.outcome, record.code) == ("failed", "SSLError")
+
+
 async def test_turn_speech_progress_extends_timeout() -> None:
     turn = speech(60.0)
     async with asyncio.timeout(60.0) as turn._stall:
