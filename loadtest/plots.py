@@ -101,7 +101,8 @@ def ttfa_cdf(named: Sequence[tuple[str, Sequence[TurnRecord]]], path: Path) -> P
         if values:
             axes.step(values, [(i + 1) / len(values) for i in range(len(values))], label=name)
     axes.set_ylim(0, 1.01)
-    axes.legend()
+    if axes.get_lines():
+        axes.legend()
     return _save(axes, path)
 
 

@@ -177,6 +177,11 @@ def test_plots_are_small_png_files(tmp_path) -> None:
     assert typical([]) is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_plot_of_runs_that_heard_nothing_has_no_legend(tmp_path) -> None:
+    assert ttfa_cdf([("a", [])], tmp_path / "cdf.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_waterfall_playback_waits_for_late_chunk(tmp_path, monkeypatch) -> None:
     """After a gap, playback continues when the next chunk arrives, as at a listener."""
     drawn = {}
