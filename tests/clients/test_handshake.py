@@ -104,6 +104,40 @@ async def test_connect_refused_by_http_status_has_retry_after() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "body", "told"),
+    [
+        ("text/html", "<html>\r\n<h1>502 Bad Gateway</h1>\r\n</html>", "Bad Gateway"),
+        ("Text/HTML; charset=utf-8", "<!doctype html><title>Sign in</title>", "Bad Gateway"),
+        ("text/plain", "no\n upstream", "no upstream"),
+        (
+            "application/json",
+            '{"error":{"code":"forbidden","message":"It is closed.","retryable":false}}',
+            "forbidden: It is closed.",
+        ),
+        ("application/json", '{"error":"closed"}', '{"error":"closed"}'),
+        ("application/json", '{"error":{"code":', '{"error":{"code":'),
+    ],
+)
+async def test_connect_tells_refusal_as_one_line_without_markup(
+    kind: str, body: str, told: str
+) -> None:
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        response = connection.respond(502, body)
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = kind
+        return response
+
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError
+
+    async with serve(never, "127.0.0.1", 0, process_request=refuse) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(RefusedError) as caught:
+            await _connect(f"ws://127.0.0.1:{port}/")
+    assert str(caught.value) == f"the server refused the connection (HTTP 502): {told}"
+
+
+@pytest.mark.parametrize(
     "location", ["https://127.0.0.1/login", "ws://x:99999/", "ws://x:port/", "ws://[::1/"]
 )
 async def test_connect_redirected_to_no_websocket_is_refused(location: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import ssl
 import time
 from collections.abc import AsyncIterable, Collection, Mapping
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -408,13 +410,10 @@ async def _open_socket(
         )
     except InvalidStatus as error:
         response = error.response
-        body = (response.body or b"")[:500].decode(errors="replace").strip()
         retry = response.headers.get("Retry-After", "")
-        raise RefusedError(
-            response.status_code,
-            body or response.reason_phrase,
-            float(retry) if retry.isdecimal() else None,
-        ) from error
+        retry_after_s = float(retry) if retry.isdecimal() else None
+        told = _refusal_reason(response)
+        raise RefusedError(response.status_code, told, retry_after_s) from error
     except InvalidHandshake as error:
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
     except UnicodeError as error:  # a host name with an empty or overlong part
@@ -430,6 +429,22 @@ async def _open_socket(
             raise
         where = redirect.response.headers["Location"][:500]
         raise RefusedError(redirect.response.status_code, f"it redirects to {where}") from error
+
+
+def _refusal_reason(response: Response) -> str:
+    """Return why a handshake was refused, in one line. A proxy's error page is for browsers, and
+    says no more than the status.
+    """
+    body = response.body or b""
+    kind = "".join(response.headers.get_all("Content-Type")[:1]).partition(";")[0].strip().lower()
+    if kind == "text/html":
+        return response.reason_phrase
+    told = body.decode(errors="replace")
+    if kind == "application/json":
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # not the server's own
+            error = json.loads(body)["error"]
+            told = f"{error['code']}: {error['message']}"
+    return " ".join(told[:500].split()) or response.reason_phrase
 
 
 def _redirect_before(error: BaseException) -> InvalidStatus | None:
