@@ -145,13 +145,18 @@ async function whyNot(url, apiKey) {
   try {
     const health = httpUrl("/health/ready", url);
     const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
+    const phase = (await answer.json().catch(() => null))?.phase;
+    if (typeof phase !== "string") {
+      // A proxy whose server is gone, say, or a page for whatever is asked.
+      const why = `Something else answers in the server's place (HTTP ${answer.status}).`;
+      return new TalkwireError("unreachable", why, { retryable: answer.status >= 500 });
+    }
     if (answer.ok) {
       const locked = await whyLocked(url, apiKey);
       if (locked) return locked;
       const why = "The server is up but took no connection: it is full, or does not know this page.";
       return new TalkwireError("refused", why, { retryable: true });
     }
-    const phase = (await answer.json()).phase;
     const why = phase === "draining" ? "The server is shutting down." : "The server is not ready yet.";
     return new TalkwireError(phase === "draining" ? "draining" : "not_ready", why, { retryable: true });
   } catch {

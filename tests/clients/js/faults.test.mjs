@@ -86,6 +86,30 @@ test("a bad address is told as one, with a key or without", async () => {
   });
 });
 
+test("what answers in the server's place is told as such", async () => {
+  class Refused extends FakeSocket {
+    constructor(url) {
+      super(url);
+      queueMicrotask(() => this.refuse());
+    }
+  }
+  const answers = [
+    [502, "<html><h1>502 Bad Gateway</h1></html>", true],
+    [504, "", true],
+    [404, '{"detail":"Not Found"}', false],
+    [403, "null", false],
+    [503, '{"phase":7}', true],
+    [200, "<html>Sign in</html>", false],
+  ];
+  for (const [status, body, retryable] of answers) {
+    const fetching = mock.method(globalThis, "fetch", async () => new Response(body, { status }));
+    const message = `Something else answers in the server's place (HTTP ${status}).`;
+    const told = { code: "unreachable", message, retryable };
+    await assert.rejects(connect("ws://server/", { WebSocket: Refused }), told);
+    fetching.mock.restore();
+  }
+});
+
 test("a text that no message can hold goes in several, and no character is cut", async () => {
   const { client, socket } = await open();
   client.session.limits.max_text_chars = 70_000;

@@ -218,8 +218,9 @@ test("Stop after the last sample leaves the speech complete", async () => {
 
 test("a key that may not speak asks for another one", async () => {
   const error = { code: "forbidden", message: "This API key has not the scope speak." };
+  const health = { status: "ok", phase: "ready" };
   mock.method(globalThis, "fetch", async (url) =>
-    String(url).endsWith("/v1/models") ? Response.json({ error }, { status: 403 }) : new Response(),
+    String(url).endsWith("/v1/models") ? Response.json({ error }, { status: 403 }) : Response.json(health),
   );
   await openPage();
   at("key-form").hidden = true;
