@@ -405,7 +405,8 @@ export class Context {
 
   /** Appends a text, or all that an (async) iterable yields as it yields it; then ends. */
   async feed(text) {
-    for await (const piece of typeof text === "string" ? [text] : text) {
+    const isIterable = text?.[Symbol.asyncIterator] || text?.[Symbol.iterator];
+    for await (const piece of typeof text !== "string" && isIterable ? text : [text]) {
       if (this._over || this._discarding) return;
       if (this.errors.some(({ code }) => code === "text_too_long")) break; // all more is refused
       this.append(piece);

@@ -146,6 +146,16 @@ test("a text that is no string is refused by name, and not sent", async () => {
   }
   await assert.rejects(context.feed(["Hello ", null]), { code: "invalid_message" });
   assert.deepEqual(socket.sent.map((message) => message.text), ["Hello "]);
+  socket.sent.length = 0;
+  for (const [text, name] of [[null, "null"], [undefined, "undefined"], [5, "number"], [{}, "object"]]) {
+    const told = { code: "invalid_message", param: "text", message: `A text is a string, and not ${name}.` };
+    await assert.rejects(context.feed(text), told);
+    assert.equal(socket.sent.length, 0);
+    const speech = await client.speak(text);
+    await assert.rejects(speech.finished, told);
+    assert.deepEqual(socket.sent.map(({ type }) => type), ["context.create", "context.cancel"]);
+    socket.sent.length = 0;
+  }
 });
 
 test("a late error of an ended context does not refuse the next one of its id", async () => {
