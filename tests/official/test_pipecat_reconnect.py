@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from pipecat.frames.frames import TTSUpdateSettingsFrame
+from pipecat.utils.errors import ErrorCategory
 from pipecat_talkwire import TalkwireTTSService, wire
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from tests.official.pipecat_pipeline import conversation
-from tests.official.pipecat_script import Script
+from tests.official.pipecat_script import Script, header
 from tests.official.turns import ONE, OTHER
 
 
@@ -56,6 +57,35 @@ async def test_turn_between_reconnect_attempts_is_spoken() -> None:
         await talk.say(OTHER)
     assert talk.pcm() == bytes(9600)
     assert script.connections == 2
+    server.close()
+
+
+async def test_turn_that_a_lost_connection_cuts_off_is_reported_once() -> None:
+    class Cut(Script):
+        async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+            if self.connections > 1:
+                return await super().speak(socket, context_id, handle)
+            await socket.send(header(handle, 0) + bytes(4800))
+            await socket.close()  # in order, and yet the rest of the turn is missing
+
+    script = Cut()
+    server = await _serve(script)
+    url = f"ws://127.0.0.1:{_port(server)}/"
+    async with conversation(TalkwireTTSService(url=url)) as talk:
+        await talk.say(ONE)
+        await talk.until_stopped(1)
+        await talk.say(OTHER)
+        await talk.until_stopped(2)
+        for socket in server.connections:  # nothing is spoken on it
+            socket.transport.abort()
+        while script.connections < 3:
+            await asyncio.sleep(0.01)
+        await talk.say(ONE)
+        await talk.until_stopped(3)
+    (error,) = talk.errors()
+    assert "1 turn is incomplete" in error
+    assert talk.up[0].category is ErrorCategory.CONNECTIVITY
+    assert talk.pcm() == bytes(3 * 4800)
     server.close()
 
 

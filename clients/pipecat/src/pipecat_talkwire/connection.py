@@ -9,6 +9,7 @@ from loguru import logger
 from pipecat.processors.frame_processor import FrameProcessorSetup
 from pipecat.services.tts_service import WebsocketTTSService
 from pipecat.services.websocket_service import ReportErrorCallback
+from pipecat.utils.errors import ErrorCategory
 from websockets.asyncio.client import ClientConnection
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -93,10 +94,22 @@ class TalkwireConnection(WebsocketTTSService):
         # may have refused them. It did not refuse a connection on which it sent audio.
         if self._has_spoken:
             self._quick_failure_tracker.reset()
+        if self._contexts and not self._disconnecting:
+            await self._report_incomplete(error)
         try:
             return await super()._maybe_try_reconnect(error_message, report_error, error)
         finally:
             self._left.set()
+
+    async def _report_incomplete(self, error: Exception | None) -> None:
+        """Report that the lost connection had open contexts. Pipecat reports only that it cannot
+        be opened again, and ends their turns like complete ones.
+        """
+        turns = "1 turn is" if len(self._contexts) == 1 else f"{len(self._contexts)} turns are"
+        told = f"the connection was lost and {turns} incomplete"
+        if error is not None:
+            told += f": {error}"
+        await self.push_error(told, exception=error, category=ErrorCategory.CONNECTIVITY)
 
     async def _try_reconnect(
         self,
