@@ -7,6 +7,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -57,6 +58,8 @@ def exposure_fault(settings: Settings) -> str | None:
 
 
 _GRACE_S = 5
+#: Open files besides the sockets of ``max_connections``: of engines, probes, requests and clips.
+_OTHER_FILES = 256
 #: Seconds in which the process ends by itself once only a thread that hangs keeps it.
 _LEAVE_S = 1.0
 
@@ -93,6 +96,7 @@ def serve_until_stopped(settings: Settings) -> None:
     with contextlib.ExitStack() as listening:
         log = set_up(settings.log_level, settings.log_format)
         listening.callback(log.close)
+        _allow_open_files(settings.max_connections, log)
         listener = listening.enter_context(_listen(settings.host, settings.port, "--port"))
         configure_listener(listener, settings.slow_consumer_s)
         admin: socket.socket | None = None
@@ -118,6 +122,24 @@ def serve_until_stopped(settings: Settings) -> None:
                 leaving = threading.Timer(_LEAVE_S, os._exit, (status,))
                 leaving.daemon = True
                 leaving.start()
+
+
+def _allow_open_files(max_connections: int, log: LogWriter) -> None:
+    """Raise this process' limit of open files, often 1024, to what the connections need. Without a
+    free file the event loop closes new connections, and neither answers nor logs them.
+    """
+    needed = max_connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        log.say(
+            f"This process may open up to {allowed} files (ulimit -n), and max_connections = "
+            f"{max_connections} may need {needed}; clients beyond them are closed unanswered.",
+            "WARNING",
+        )
 
 
 async def _serve(

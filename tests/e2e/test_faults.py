@@ -213,3 +213,26 @@ cli.main()
         [sys.executable, "-c", program, "serve"], capture_output=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("hard", "soft", "told"), [(4000, 2256, ""), (300, 300, "up to 300")])
+def test_service_may_open_files_for_all_its_connections(hard: int, soft: int, told: str) -> None:
+    """Without a free file the event loop closes new connections in silence."""
+    program = f"""
+import resource
+from service import server
+from service.settings import Settings
+
+async def see(*_):
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+
+server._serve = see
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
+server.serve_until_stopped(Settings(port=0, max_connections=2000))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == f"{soft} {hard}\n"
+    assert ("max_connections" in done.stderr) == bool(told)
+    assert told in done.stderr
