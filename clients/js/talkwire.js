@@ -147,7 +147,6 @@ async function whyNot(url, apiKey) {
     const answer = await fetch(health, { cache: "no-store", signal: AbortSignal.timeout(3000) });
     const phase = (await answer.json().catch(() => null))?.phase;
     if (typeof phase !== "string") {
-      // A proxy whose server is gone, say, or a page for whatever is asked.
       const why = `Something else answers in the server's place (HTTP ${answer.status}).`;
       return new TalkwireError("unreachable", why, { retryable: answer.status >= 500 });
     }
@@ -214,7 +213,12 @@ export class Client {
    */
   async createContext({ onAudio, onError, onCancelled, onWords, ...options } = {}) {
     if (onWords) options = { timestamps: true, ...options };
-    const create = { context_id: `c${++this._ids}`, ...options };
+    const id = options.context_id ?? `c${++this._ids}`;
+    if (typeof id !== "string" || !id || [...id].length > 128) { // an answer could not name it
+      const why = "A context's id is a string of 1 to 128 characters.";
+      throw new TalkwireError("invalid_message", why, { param: "context_id" });
+    }
+    const create = { ...options, context_id: id };
     const earlier = this._contexts.get(create.context_id);
     if (earlier?.cancelled) await earlier._forgotten.promise; // only its metrics are missing
     if (this._contexts.has(create.context_id)) throw new Error("context id in use");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import PosixPath
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -246,6 +247,14 @@ async def test_speech_options_map_to_context_create() -> None:
             reference=reference,
         )
     ]
+
+
+@pytest.mark.parametrize("context_id", ["", "x" * 129, 7, None, b"x"])
+async def test_context_id_that_no_answer_could_name_is_refused(context_id: Any) -> None:
+    """The server's error names no context then, so that no speech would learn of it."""
+    with pytest.raises(ValueError, match="a context id is a string of 1 to 128 characters"):
+        Client().speak("Hello.", context_id=context_id)
+    assert Client().speak("Hello.", context_id="é" * 128).context_id == "é" * 128
 
 
 async def test_speak_refuses_unknown_option_or_encoding() -> None:

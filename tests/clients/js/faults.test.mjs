@@ -158,6 +158,22 @@ test("a text that is no string is refused by name, and not sent", async () => {
   }
 });
 
+test("an id of a context that no answer could name is refused", async () => {
+  const { client, socket } = await open();
+  const message = "A context's id is a string of 1 to 128 characters.";
+  for (const context_id of ["", "x".repeat(129), 7, {}])
+    await assert.rejects(client.createContext({ context_id }), {
+      code: "invalid_message",
+      param: "context_id",
+      message,
+    });
+  assert.equal(socket.sent.length, 0);
+  for (const context_id of ["x", "\u{1F642}".repeat(128)])
+    assert.equal((await client.createContext({ context_id })).id, context_id);
+  for (const context_id of [undefined, null])
+    assert.match((await client.createContext({ context_id })).id, /^c\d+$/);
+});
+
 test("a late error of an ended context does not refuse the next one of its id", async () => {
   const { client, socket } = await open();
   const first = await client.createContext({ context_id: "a" });

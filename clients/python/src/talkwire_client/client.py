@@ -190,7 +190,7 @@ class Client:
 
         Raises:
             TypeError: There is no option of that name, or JSON has no such value.
-            ValueError: There is no such encoding, or a text is not Unicode.
+            ValueError: There is no such encoding, a text is not Unicode, or the id is not one.
         """
         if on_words is not None:
             options.setdefault("timestamps", True)

@@ -26,6 +26,7 @@ MAX_QUEUED_CHUNKS = 256
 CANCEL_TIMEOUT_S = 5.0
 #: The same if an exception leaves it, such as a caller's timeout, which then takes little longer.
 FAILED_TIMEOUT_S = 1.0
+_MAX_ID_CHARS = 128
 _WRAP = 1 << 32
 #: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
@@ -106,9 +107,13 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
 
     Raises:
         TypeError: There is no option of that name, or JSON has no such value.
-        ValueError: There is no such encoding, or a text is not Unicode.
+        ValueError: There is no such encoding, a text is not Unicode, or the id is not one.
     """
     given: dict[str, Any] = {"context_id": context_id, **options}
+    name = given["context_id"]
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_ID_CHARS:
+        # the server's error would be about no context, so that the speech would wait for an answer
+        raise ValueError(f"a context id is a string of 1 to {_MAX_ID_CHARS} characters")
     if "encoding" in given:
         given["encoding"] = wire.Encoding(given["encoding"])
     audio = {n: given.pop(n) for n in wire.AudioOptions.__struct_fields__ if n in given}

@@ -118,7 +118,7 @@ class SyncClient:
 
         Raises:
             TypeError: There is no option of that name, or JSON has no such value.
-            ValueError: There is no such encoding, or a text is not Unicode.
+            ValueError: There is no such encoding, a text is not Unicode, or the id is not one.
         """
         parts = text if isinstance(text, str | None) else _iterate_in_thread(text)
         told = None if on_words is None else _raising_errors_only(on_words)
