@@ -36,6 +36,7 @@ const ENVELOPE_BYTES = 1024;
 const LATE_CODES = new Set(["unknown_context", "context_closed"]);
 /** What servers take in one message unless they say otherwise. */
 const MESSAGE_BYTES = 65_536;
+const ID = /^[^]{1,128}$/u; // the server's errors name no other
 /** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
 const MAX_UNREAD_BYTES = 16 << 20;
 
@@ -213,12 +214,7 @@ export class Client {
    */
   async createContext({ onAudio, onError, onCancelled, onWords, ...options } = {}) {
     if (onWords) options = { timestamps: true, ...options };
-    const id = options.context_id ?? `c${++this._ids}`;
-    if (typeof id !== "string" || !id || [...id].length > 128) { // an answer could not name it
-      const why = "A context's id is a string of 1 to 128 characters.";
-      throw new TalkwireError("invalid_message", why, { param: "context_id" });
-    }
-    const create = { ...options, context_id: id };
+    const create = { ...options, context_id: options.context_id ?? `c${++this._ids}` };
     const earlier = this._contexts.get(create.context_id);
     if (earlier?.cancelled) await earlier._forgotten.promise; // only its metrics are missing
     if (this._contexts.has(create.context_id)) throw new Error("context id in use");
@@ -271,6 +267,10 @@ export class Client {
 
   _send(type, fields) {
     if (this._lost) throw this._lost;
+    for (const param of ["context_id", "flush_id"]) {
+      if (!(param in fields) || (typeof fields[param] === "string" && ID.test(fields[param]))) continue;
+      throw new TalkwireError("invalid_message", `${param} is a string of 1 to 128 characters.`, { param });
+    }
     this._socket.send(JSON.stringify({ type, ...fields }));
   }
 

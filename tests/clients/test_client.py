@@ -257,6 +257,20 @@ async def test_context_id_that_no_answer_could_name_is_refused(context_id: Any) 
     assert Client().speak("Hello.", context_id="é" * 128).context_id == "é" * 128
 
 
+@pytest.mark.parametrize("flush_id", ["x" * 129, 7, b"x"])
+async def test_flush_id_that_no_answer_could_name_is_refused(flush_id: Any) -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        with pytest.raises(ValueError, match="a flush id is a string of 1 to 128 characters"):
+            await speech.flush(flush_id)
+        await speech.end()
+        assert await drain(speech) == []
+
+
 async def test_speak_refuses_unknown_option_or_encoding() -> None:
     client = Client()
     with pytest.raises(TypeError, match="no such option of a speech: sampel_rate, voise"):

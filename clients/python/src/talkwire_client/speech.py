@@ -110,10 +110,7 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
         ValueError: There is no such encoding, a text is not Unicode, or the id is not one.
     """
     given: dict[str, Any] = {"context_id": context_id, **options}
-    name = given["context_id"]
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_ID_CHARS:
-        # the server's error would be about no context, so that the speech would wait for an answer
-        raise ValueError(f"a context id is a string of 1 to {_MAX_ID_CHARS} characters")
+    _check_id(given["context_id"], "context")
     if "encoding" in given:
         given["encoding"] = wire.Encoding(given["encoding"])
     audio = {n: given.pop(n) for n in wire.AudioOptions.__struct_fields__ if n in given}
@@ -128,6 +125,12 @@ def context_create(context_id: str, options: SpeechOptions) -> wire.ContextCreat
     )
     wire.encode_message(create)  # raises here, before the server is to answer it
     return create
+
+
+def _check_id(name: object, of: str) -> None:
+    """Raise ValueError for an id that no answer of the server could name."""
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_ID_CHARS:
+        raise ValueError(f"a {of} id is a string of 1 to {_MAX_ID_CHARS} characters")
 
 
 def split_text(text: str, limits: wire.Limits) -> list[str]:
@@ -304,9 +307,11 @@ class Speech:
 
         Raises:
             ClientError: The connection is gone, as in ``append``.
+            ValueError: The id is not one.
         """
         self._check_entered()
         flush_id = flush_id or f"f{next(self._flush_ids)}"
+        _check_id(flush_id, "flush")
         self._flushes[flush_id] = asyncio.Event()
         await self._connection.send(wire.ContextFlush(self.context_id, flush_id))
         return flush_id
