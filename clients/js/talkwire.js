@@ -424,12 +424,12 @@ export class Context {
     this._send("playback", { played_samples: samples });
   }
 
-  /** Stops now; no audio is delivered from here on. Null: it was over already. */
+  /** Stops now; no audio is delivered from here on. Null: it was over already. `playedMs` below 0 is 0. */
   async cancel(playedMs) {
     const isFirst = !this._discarding;
     if (isFirst) this._discard();
     if (isFirst && !this._over) {
-      this._send("context.cancel", playedMs === undefined ? {} : { played_ms: playedMs });
+      this._send("context.cancel", { played_ms: Number.isFinite(playedMs) ? Math.max(0, playedMs) : null });
     }
     if (!this._over) await this._stopped.promise;
     return this.cancelled;

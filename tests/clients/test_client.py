@@ -271,6 +271,18 @@ async def test_flush_id_that_no_answer_could_name_is_refused(flush_id: Any) -> N
         assert await drain(speech) == []
 
 
+async def test_cancel_before_playback_began_says_that_nothing_was_heard() -> None:
+    """A player's clock is negative until then. The server would refuse the cancel."""
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        assert (await peer.expect(protocol.ContextCancel)).played_ms == 0.0
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        assert await speech.cancel(-5) is not None
+
+
 async def test_speak_refuses_unknown_option_or_encoding() -> None:
     client = Client()
     with pytest.raises(TypeError, match="no such option of a speech: sampel_rate, voise"):

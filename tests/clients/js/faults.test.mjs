@@ -287,6 +287,15 @@ test("no playback is reported once a speech was cancelled", async () => {
   assert.deepEqual(socket.sent.map(({ type }) => type), ["context.create", "playback", "context.cancel"]);
 });
 
+test("a cancel before playback began says that nothing was heard", async () => {
+  const { client, socket } = await open();
+  for (const [given, played_ms] of [[-5, 0], [5.5, 5.5], [null, null], [undefined, null], [NaN, null]]) {
+    const context = await client.createContext();
+    context.cancel(given); // the server would refuse a negative number, and go on
+    assert.equal(socket.sent.at(-1).played_ms, played_ms);
+  }
+});
+
 test("a context knows the rate of its audio before any of it has come", async () => {
   const { client } = await open();
   const rate = async (audio) => (await client.createContext({ audio })).sampleRate;

@@ -387,7 +387,7 @@ class Speech:
         """Stop the speech, and drop the audio that has not been read.
 
         Args:
-            played_ms: How much of it the listener has heard, if known.
+            played_ms: How much of it the listener has heard, if known; below 0, nothing.
 
         Returns:
             What was heard and what was not; None if the speech was over already.
@@ -569,7 +569,7 @@ class Speech:
         """
         if self._cancelling is None:
             # raises TypeError to the caller instead of in the task
-            heard_ms = None if played_ms is None else float(played_ms)
+            heard_ms = None if played_ms is None else max(float(played_ms), 0.0)
             cancel = wire.ContextCancel(self.context_id, heard_ms)
             self._cancelling = asyncio.create_task(self._send(cancel))
         if (error := await asyncio.shield(self._cancelling)) is not None:
