@@ -145,6 +145,9 @@ WORDS = _table(
     kubectl cube control
     mysql my ess cue ell
     postgresql post gress cue ell
+    jpmorgan jay pee morgan
+    yoy year over year
+    qoq quarter over quarter
     """
 )
 #: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their
@@ -242,6 +245,13 @@ SHORT_WORDS = words_of(
     ten the tie tin tip toe ton too top toy try tub two use van vet via vow war was wax way web
     wed wet who why wig win wit won wow yam yeah yep yes yet you zip zoo pin lan wan gif spa
     fry ply pry sly wry
+    """
+)
+#: Names of two or three letters that are hardly ever initialisms.
+SHORT_NAMES = words_of(
+    """
+    amy ann bob eli ian ivy jay jim joe jon kai ken kim lee leo liz lou meg mia ned ray rex ron roy
+    ted tim tom zoe
     """
 )
 #: Spelled in capitals unless the whole text is in capitals: "IT", "US".

@@ -12,6 +12,7 @@ from embedded.normalisation.lexicon import (
     ACRONYMS_TOO,
     LETTERS,
     MEASURES_TOO,
+    SHORT_NAMES,
     SHORT_WORDS,
     SOUNDS,
     SPELLED,
@@ -50,7 +51,17 @@ _SMALL_WORD = re.compile(
 )
 #: Letters of words in capitals that are looked up: shorter ones are mostly initialisms.
 _LEAST_KNOWN, _MOST_KNOWN = 5, 20
+#: Beginnings and ends of words of four letters that are looked up too: KHAN, WEBB, SIGN.
+_RARE_ONSETS = words_of("dh gw hs hw kh kw sv vl zh")
+_RARE_CODAS = words_of(
+    """
+    bb bbs bt dd dds dt gg ggs gn hl hm hr lb lc lz mm mn nx nz pp rcs rx rz sc tz
+    """
+)
+_ALL_ONSETS, _ALL_CODAS = _ONSETS | _RARE_ONSETS, _CODAS | _RARE_CODAS
 _PLURAL = re.compile(r"([A-Z]{2,})s")
+#: Initialisms that end with a small letter: PCIe, NVMe.
+_SMALL_END = re.compile(r"[A-Z]{2,}[a-rt-z]")
 _PIECES = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+")
 
 
@@ -86,6 +97,8 @@ def read_word(token: str, *, shouting: bool = False) -> str:
         return lower if _VOWEL.search(lower) or lower in SOUNDS else spell(lower)
     if plural := _PLURAL.fullmatch(token):
         return read_word(plural[1], shouting=shouting) + "s"
+    if _SMALL_END.fullmatch(token):
+        return spell(token)
     return " ".join(read_word(part) for part in _CAMEL.findall(token))
 
 
@@ -111,7 +124,7 @@ def read_mixed(token: str) -> str:
 
 def _is_readable(lower: str) -> bool:
     """Whether letters beside digits are a word; an abbreviation is not: "INC0012345"."""
-    return is_pronounceable(lower) and lower not in ABBREVIATED
+    return (is_pronounceable(lower) or is_known(lower)) and lower not in ABBREVIATED
 
 
 @functools.lru_cache(maxsize=2)
@@ -124,7 +137,9 @@ def is_shouting(text: str) -> bool:
     return capitals > 3 * small and len(text.split()) > 2 and (capitals > 12 or not small)
 
 
-def is_pronounceable(lower: str) -> bool:
+def is_pronounceable(
+    lower: str, onsets: frozenset[str] = _ONSETS, codas: frozenset[str] = _CODAS
+) -> bool:
     """Whether lower-case letters look like an English word, judged by its vowels and consonants."""
     parts = _PARTS.findall(lower)
     if not any(_VOWEL.match(part) for part in parts) or any(len(part) > 3 for part in parts):
@@ -132,8 +147,8 @@ def is_pronounceable(lower: str) -> bool:
     if not any(vowel in lower for vowel in "aeiou") and ("yy" in lower or len(lower) < 4):
         return lower in SHORT_WORDS  # "sky", but "py" and "nyc"
     first, last = parts[0], parts[-1]
-    begins = first[0] in "aeiou" or first in _ONSETS
-    return begins and (bool(_VOWEL.match(last)) or last in _CODAS or last[-1] == "y")
+    begins = first[0] in "aeiou" or first in onsets
+    return begins and (bool(_VOWEL.match(last)) or last in codas or last[-1] == "y")
 
 
 def _is_word_in_capitals(lower: str, shouting: bool) -> bool:
@@ -143,6 +158,13 @@ def _is_word_in_capitals(lower: str, shouting: bool) -> bool:
         return True
     if shouting and (lower in SPELLED_ALONE or is_pronounceable(lower)):
         return True
-    if len(lower) > 3 and is_pronounceable(lower):
+    if lower in SHORT_NAMES or (len(lower) > 3 and is_pronounceable(lower)):
         return True
+    if len(lower) == _LEAST_KNOWN - 1:
+        return is_pronounceable(lower, _ALL_ONSETS, _ALL_CODAS) and lower in lexicon()
+    return is_known(lower) or (lower.endswith("s") and is_known(lower[:-1]))
+
+
+def is_known(lower: str) -> bool:
+    """Whether a word, in lower case, is in the lexicon and too long for most initialisms."""
     return _LEAST_KNOWN <= len(lower) <= _MOST_KNOWN and lower in lexicon()
