@@ -31,7 +31,7 @@ OPENERS = "\"'“‘«‹([{（［｛「『【《〈〔〖*_~`¿¡#-–—"
 BULLETS = frozenset("-*•‣◦–—#")
 
 _ABBREVIATIONS = """
-    acct attn avg qty bldg rte pkwy ln
+    acct attn avg qty bldg rte pkwy ln ct pl cir
     mr mrs ms mx dr prof rev hon gov sen rep pres gen col sgt cpl capt cmdr lt maj st mt ft sq
     jr sr esq ph.d phd vs viz cf al etc approx appt dept est ext inc ltd co corp bros assn
     univ ave blvd rd hwy ste misc tel temp incl excl govt messrs
@@ -39,7 +39,7 @@ _ABBREVIATIONS = """
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca"
+_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm"
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi

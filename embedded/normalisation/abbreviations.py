@@ -46,7 +46,7 @@ _NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl")
 _JUNIOR = frozenset({"jr", "sr"})
 _PLACES = words_of("Ave Ln Apt Ste Univ Assn Co Esq Est Tel Ext")
 #: Words, unless they have a capital: "see Fig 3".
-_CAPITALS = frozenset({"Fig", "Figs", "Sec"})
+_CAPITALS = frozenset({"Fig", "Figs", "Sec", "Apt"})
 #: Names of items before a bracket or, in a list, a dot: "a)", "(iv)", "ii. ".
 _ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
           "viii": "eight", "ix": "nine"}  # fmt: skip

@@ -206,10 +206,13 @@ NUMBERED = _table(
     op opus
     para paragraph
     ca circa
+    rm room
+    apt apartment
+    ste suite
     """
 )
 #: Of those, also words or letters, unless they have a dot: "No. 5" but "no 5-star hotel".
-ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca")
+ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca apt")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
     "october", "november", "december",

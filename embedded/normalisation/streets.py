@@ -32,9 +32,10 @@ _ON_STREET = re.compile(
     r"(?i:\b(?:on|down|along|onto|off|across|via|corner\sof)\s+)"
     r"(?!(?:Mount|Lake|Port|Fort|Cape|Point|North|South|East|West)\s+$)(?:[A-Z][\w']*\s+){1,2}$"
 )
-#: Kinds of streets without a dot; others than these need a house's number before the name.
-_KINDS = {"Ave": "avenue", "Ln": "lane", "Ct": "court", "Pl": "place", "Cir": "circle"}
-_EVER_STREETS = frozenset({"Ave", "Ln"})
+#: Kinds of streets, most without a dot; others than these need a house's number before the name.
+_KINDS = {"Ave": "avenue", "Ln": "lane", "Ct": "court", "Pl": "place", "Cir": "circle",
+          "Sq": "square"}  # fmt: skip
+_EVER_STREETS = frozenset({"Ave", "Ln", "Sq"})
 _STREET_NAME = re.compile(r"(?:[A-Z][a-z']+|\d(?:st|nd|rd|th))\s+$")
 _GOES_ON = re.compile(r",?\s+(?:Apt|Ste|Suite|Unit|Floor|Room|Bldg|NE|NW|SE|SW|[NSEW]\b)")
 _NEXT = re.compile(r"\s+([A-Z][a-z]*)")
@@ -112,7 +113,10 @@ def _kind(match: Match) -> Reading:
     """ "Park Ave", "12 Oak Ct"."""
     behind = before(match)
     is_street = match["a"] in _EVER_STREETS and _STREET_NAME.search(behind)
-    return [_KINDS[match["a"]]] if is_street or _NUMBERED.search(behind) else None
+    if not (is_street or _NUMBERED.search(behind)):
+        return None
+    kind = _KINDS[match["a"]]
+    return [kind] if _GOES_ON.match(after(match)) else stopped(match, kind)
 
 
 _POINTS = {
@@ -136,7 +140,7 @@ STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behi
 #: The name of a street after a direction, up to its kind.
 BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
 _BEFORE_DIRECTION = re.compile(rf"(?:[A-Z][a-z']+|\d(?:st|nd|rd|th))\s+{_KIND}\.?,?\s$")
-KIND = Rule(rf"(?P<a>{'|'.join(_KINDS)})(?![A-Za-z0-9'.])", _kind, behind=r"\s")
+KIND = Rule(rf"(?P<a>{'|'.join(_KINDS)})(?![A-Za-z0-9'])\.?", _kind, behind=r"\s")
 DIRECTIONS: tuple[Rule, ...] = (
     Rule(rf"(?P<a>[NSEW]|[NS][EW])\.?(?=\s+{BEFORE_STREET})", _direction, behind=r"[^A-Za-z0-9.]?"),
     Rule(r"(?P<a>[NSEW]|[NS][EW])(?![A-Za-z0-9'&-])\.?", _direction_after, behind=r"\s"),

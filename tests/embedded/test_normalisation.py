@@ -110,6 +110,7 @@ def test_segmenter_knows_abbreviations_of_front_end() -> None:
         "A 12 oz. can, 2 tbsp. of oil and 1 tsp. of salt.",
         "It is $20/mo. billed annually.",
         "Pay min. $35 or max. $100, avg. 50, for 10 Elm Ln. in Dover.",
+        "Turn at 12 Oak Ct. and 9 Elm Pl. or 9 Lee Cir. today, then find Rm. 7.",
     ],
 )
 def test_segmenter_does_not_split_after_abbreviation(text: str) -> None:
