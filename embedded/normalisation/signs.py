@@ -72,7 +72,7 @@ def _key(match: Match) -> Reading:
 
 
 def _hash(match: Match) -> Reading:
-    """ "#5", "order #A-10", but "dial #31#"."""
+    """ "#5", "order #A-10", "Order #: 5", but "dial #31#"."""
     return _key(match) or ["number"]
 
 
@@ -191,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     says(r"\^(?=[-(]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"~(?=\s?\d)", "about"),
     Rule(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", _hash),
+    Rule(r"(?<=[a-z] )#(?=:|\s(?:is|was)\b)", _hash),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
