@@ -54,6 +54,12 @@ _BEFORE_GRADE = re.compile(r"(?i)\b(?:an?|grade[ds]?|rat(?:ed|ing)|type|blood|go
 _AFTER_GRADE = re.compile(r"\s(?:grade|rating|average|student)s?\b")
 _AUTHOR = re.compile(r"[A-Z][\w'-]*,? [Ee]t $")
 _BLOOD = re.compile(r"(?i)\b(?:blood|type)\b[^.!?\n]{0,24}$")
+#: What has a number, before "no." without one.
+_HAS_NUMBER = re.compile(
+    r"(?i)\b(?:account|acct\.?|bill|booking|case|claim|confirmation|customer|file|flight|invoice|item"
+    r"|license|member|model|order|part|passport|phone|policy|ref(?:erence)?\.?|registration|room"
+    r"|routing|serial|tel(?:ephone)?\.?|ticket|tracking)\s$"
+)
 _QUOTES = frozenset("'\"*_")
 
 
@@ -84,11 +90,21 @@ def _dotted(match: Match) -> Reading:
     return said(match, DOTTED[match["a"]])
 
 
+def _included(match: Match) -> Reading:
+    """ "Tax incl.", after what is included."""
+    return stopped(match, f"{match['a']}cluded")
+
+
 def _inner(match: Match) -> Reading:
     """ "max. 20", "temp. of 98.6", "Lee et al. found": the dot is within a sentence."""
     if match["a"] == "al" and not _AUTHOR.search(before(match)):
         return None
     return [_INNER[match["a"].lower()]]
+
+
+def _number_of(match: Match) -> Reading:
+    """ "Policy no. is", "Tracking no.: 5", but "I said no."."""
+    return ["number"] if _HAS_NUMBER.search(before(match)) else None
 
 
 def _numbered(match: Match) -> Reading:
@@ -214,7 +230,13 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?i:(?P<a>mrs?|ms|prof))\.(?=[A-Z][a-z])", _unspaced, behind=_START),
     Rule(rf"(?P<a>{_any(DOTTED)})\.", _dotted, behind=_START),
     Rule(r"(?i:(?P<a>max|min|temp))\.(?=\s+(?:[$€£]?\d|of\b))", _inner, behind=_START),
+    Rule(r"(?<!\d )(?<![Aa] )(?P<a>max|min|temp)\.(?=\s+(?!(?:and|or|then|if|but|so|i)\b)[a-z])",
+         _inner, behind=r"\s"),
+    Rule(r"(?P<a>Max|Min|Temp)\.(?=\s+[a-z])", _inner, behind=_START),
+    Rule(r"c\.(?=\s?1\d{3}(?!\d))", lambda match: ["circa"], behind=r"[\s(]"),
+    Rule(r"(?P<a>in|ex)cl\.?(?=[,;)]|\.?\s*$|\.\s+[A-Z])", _included, behind=r"[a-z] "),
     Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
+    Rule(r"[Nn]o\.(?=[:?,]|\s+[a-z]|\s*$)", _number_of, behind=r"\s"),
     Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d)", _numbered, behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
     Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),
