@@ -78,6 +78,9 @@ def test_said_knows_words_and_their_endings(word: str, sound: str) -> None:
         ("lopez's", "lˈOpɛzᵻz"),
         ("siobhan'll", "ʃəvˈɔnᵊl"),
         ("xi", "ʃˈE"),  # corrections.txt
+        ("xiao", "ʃˈW"),
+        ("zhang's", "ʤˈɑŋz"),
+        ("lucia", "lUsˈEə"),
         ("anna's", "ˈænəz"),
         ("tours", "tˈʊrz"),
         ("typed", "tˈIpt"),  # an impossible ending of a guessed entry
