@@ -176,6 +176,8 @@ RULES: tuple[Rule, ...] = (
     # options of a command
     says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),
     says(r"(?<=[A-Za-z]{2}\s)-(?=[A-Za-z](?:\s|$))", "dash"),
+    says(r"-(?=,?\s(?:and|or|to)\s[\w-]*-)", "", behind=_LETTER_OR_DIGIT),  # 6- or 12-month
+    says(r"–(?=[A-Z][a-z])", "", behind=r"[a-z]"),  # Beijing–Shanghai
     says(r"[-–—]+", ","),
     Rule(r"[ \t]/[ \t](?=\S)", _divided),
     says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
@@ -189,15 +191,15 @@ RULES: tuple[Rule, ...] = (
     says(r"\*(?=\d)", "times", behind=r"\d"),
     says(r"×(?=\s?\d)", "times", behind=r"[\d\s]"),
     says(r"\^(?=[-(]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
-    says(r"~(?=\s?\d)", "about"),
+    says(rf"~(?=\s?{_MONEY}?\d)", "about"),
     Rule(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", _hash),
     Rule(r"(?<=[a-z] )#(?=:|\s(?:is|was)\b)", _hash),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
     says(r"!=|=/=", "not equal to"),
-    says(r"<(?=\s?\d)", "less than"),
-    says(r">(?=\s?\d)", "greater than"),
+    says(rf"<(?=\s?{_MONEY}?\d)", "less than"),
+    says(rf">(?=\s?{_MONEY}?\d)", "greater than"),
     says(r"<[-=]+", ","),
     says(r"={2,}", "equals"),
     # marks
