@@ -31,7 +31,10 @@ _TIMES = (
 _AMOUNTS = (
     (rf"{_MONEY}\s?[\d.,]*\d{_SCALE}?", rf"{_MONEY}\.?\d"),
     (r"\b(?i:seats?|rows?)\s\d{1,2}[A-L]", r"(?:\d{1,2})?[A-L](?![A-Za-z0-9'])"),
+    (r"\bQ[1-4]", r"Q[1-4](?!\w)"),
+    (r"\b[0-9]{1,3}0s", r"'?[0-9]{1,3}0s\b"),
     (r"\d\s?%", rf"{NUMBER}\s?%"),
+    (r"\b(?P<name>[A-Z])\d{1,3}", r"(?P<name>[A-Z])\d{1,3}(?!\w)"),
     (rf"\d\s?{_OF_UNIT}", rf"-?{NUMBER}\s?{_OF_UNIT}(?![A-Za-z0-9])"),
 )
 
@@ -54,12 +57,15 @@ def _range(match: Match) -> Reading:
 
 
 def _holds(ends: list[tuple[re.Pattern[str], re.Pattern[str]]], match: Match) -> bool:
-    """Whether a dash has ends of one kind on both sides; in the same unit if it is spaced."""
+    """Whether a dash has ends of one kind on both sides; in the same unit if it is spaced.
+    Gates and the like have the same letter: "B1-B20", but "A1-B2".
+    """
     left = before(match)
     for since, to in ends:
         if (last := to.match(match.string, match.end())) and (first := since.search(left)):
-            return len(match[0]) == 1 or first.groupdict() == last.groupdict()
+            is_close = len(match[0]) == 1 and "name" not in first.groupdict()
+            return is_close or first.groupdict() == last.groupdict()
     return False
 
 
-RANGE = Rule(r"(?:[ \t][-–][ \t]|[-–—])(?=[$€£¥₹.\-A-Za-z0-9])", _range)
+RANGE = Rule(r"(?:[ \t][-–][ \t]|[-–—])(?=['$€£¥₹.\-A-Za-z0-9])", _range)
