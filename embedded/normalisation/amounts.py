@@ -125,7 +125,9 @@ _WARM = re.compile(
 _UNCOUNTED = re.compile(r"(?:^|(?<![\d%])[\s(])([a-z]+)$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
-_LASTING = re.compile(r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited)\s)$")
+_LASTING = re.compile(
+    r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited|(?:again|back)\sin)\s)$"
+)
 #: What shows before or after 9" that it is a length.
 _BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")
 _AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s")
@@ -133,7 +135,8 @@ _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "
                 "viii": "eight", "ix": "nine"}  # fmt: skip
 #: What makes "1/3" the first of three, and "7/10" a rating.
 _STEP = re.compile(
-    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo)\s$"
+    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap|night|week|episode|game"
+    r"|hole|task|test|file|stop|dose|payment)\s$"
 )
 _SCORED = re.compile(
     r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate\sit|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
@@ -329,6 +332,8 @@ def _fixed(match: Match) -> list[str]:
 
 
 def _fraction(match: Match) -> list[str] | None:
+    if before(match)[-1:].isalpha():
+        return None  # Q4/22
     top, bottom = int(match["n"]), int(match["d"])
     if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
         return [fixed]

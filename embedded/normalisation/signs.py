@@ -184,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     says(r"[ \t]\*[ \t](?=\d)", "times", behind=r"[A-Za-z0-9)]"),
     Rule(r"\s+", _blank),
     # slashes, stars and the like
+    says(r"(?<=\bQ[1-4])/(?=\d\d)"),
     says(r"/(?=\d)", "slash", behind=r"\d"),
     says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),

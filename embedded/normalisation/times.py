@@ -218,6 +218,11 @@ def _mar(match: Match) -> Reading:
     return stopped(match, "march") if sure else None
 
 
+def _month_of_year(match: Match) -> Reading:
+    """ "08/2027"."""
+    return [MONTHS[int(match["m"]) - 1], numbers.year(int(match["y"]))]
+
+
 def _iso_date(match: Match) -> Reading:
     words = _date(int(match["y"]), int(match["m"]), int(match["d"]))
     return [*words, ","] if words and match[0].endswith("T") else words
@@ -292,6 +297,7 @@ DATES: tuple[Rule, ...] = (
     Rule(r"(?P<day>Mon|Tues?|Wed|Thu|Thurs?|Fri)\b(?:\.(?=\s+[a-z\d])|(?=[,.:–-]|\s+\d))",
          _weekday),
     Rule(rf"(?P<day>Sat|Sun)\b\.?(?=,?\s+(?:\d|{MONTH_NAME}))", _weekday),
+    Rule(r"(?<=[Oo]n )(?P<day>Sat|Sun)(?:\.(?=\s+[a-z\d])|(?=\.?\s*$|\.\s|[,;:)?!]))", _weekday),
     Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)(?:\.(?=,?\s+[a-z])|(?=:\s))", _weekday, behind=r"\s?"),
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
@@ -327,7 +333,16 @@ TIMES: tuple[Rule, ...] = (
     Rule(r"(?P<a>\d\d?)-(?P<b>\d\d?)-(?P<y>(?:19|20)\d\d)(?!-?\d)", _slash_date),
     # with dots the day comes first everywhere
     Rule(r"(?P<b>\d\d?)\.(?P<a>\d\d?)\.(?P<y>(?:19|20)\d\d)(?!\.?\d)", _slash_date),
-    Rule(r"(?P<a>1[0-2]|0?[1-9])/(?P<b>[12]\d|3[01]|0?[1-9])(?P<y>)(?![\d/]|\.\d)", _slash_date),
+    Rule(
+        r"(?P<a>1[0-2]|0?[1-9])/(?P<b>[12]\d|3[01]|0?[1-9])(?P<y>)(?![\d/]|\.\d)",
+        _slash_date,
+        behind=r"[^A-Za-z]?",
+    ),
+    Rule(
+        r"(?P<m>1[0-2]|0[1-9])/(?P<y>20\d\d)(?![\d/]|[.-]\d)",
+        _month_of_year,
+        behind=r"[^A-Za-z0-9/.-]?",
+    ),
     Rule(rf"{_DAY}\s+(?P<of>of\s+)?{MONTH}(?:,?\s+{_YEAR}\b)?", _day_month),
     ADDRESS,
 )
