@@ -28,7 +28,10 @@ _CARD = re.compile(
     r"(?i)\b(?:card|account|number|phone|device|one|visa|mastercard|amex|discover|checking|savings"
     r"|debit|credit)\s"
 )
-_CALLED = re.compile(r"(?i)\b(?:call|dial|text)(?:\s\d-?\d-?\d\s(?:or|and))?\s[\"'*_`]{0,3}$")
+_CALLED = re.compile(
+    r"(?i)\b(?:call|dial|text)(?:\s\d-?\d-?\d(?:\s\([^()\d]{1,12}\))?(?:,|,?\s(?:or|and))){0,2}"
+    r"\s[\"'*_`]{0,3}$"
+)
 _COUNTED = re.compile(r"\s(?!(?:or|and|if|for|now|in|at|right|immediately|as)\b)[a-z]")
 #: "12.345.678", in Europe a number.
 _THOUSANDS = re.compile(r"[1-9]\d?(?:\.\d{3}){2,}|[1-9]\d\d(?:\.000){2,}")
@@ -189,7 +192,7 @@ PHONES: tuple[Rule, ...] = (
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),
     _ABROAD,
     # "07911 123456", an ISBN, and a ZIP code: "Austin, TX 78701-1234"
-    Rule(r"0\d{1,4}(?:[ -]\d{2,8}){1,4}(?!\d|[.,]\d)", _long),
+    Rule(r"0\d{1,4}(?:[ -]\d{2,12}){1,4}(?!\d|[.,]\d)", _long),
     Rule(r"\d{1,7}(?:-\d{1,7}){2,4}(?![\d-])", _long),
     Rule(r"\d{5}-\d{4}(?![\d-]|[.,]\d)", _by_groups),
     Rule(r"(?:(?<=, [A-Z]{2} )|(?<=\A[A-Z]{2} ))\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
