@@ -22,7 +22,10 @@ _EUROPEAN = (
     r"|[1-9]\d{0,2}(?:\.\d{3}){2,}|[1-9]\d{0,2}(?:'\d{3})+(?:\.\d\d)?)(?!\d|[.,']\d)"
 )
 _SUMS = rf"(?P<a>{_EUROPEAN}|{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{_EUROPEAN}|{NUMBER}))?"
-_SCALE = r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|bn|mn)\b|[kKmMBT](?![A-Za-z0-9])))"
+_SCALE = (
+    r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|lakhs?|crores?|bn|mn)\b"
+    r"|[kKmMBT](?![A-Za-z0-9])))"
+)
 #: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
 _COUNTING = re.compile(
     r"(?i)(?:\b(?:about|over|nearly|almost|under|than|worth|roughly|around|approximately|another"
@@ -58,6 +61,9 @@ _EURO = Currency("euro", "euros", "cent", "cents")
 _POUND = Currency("pound", "pounds", "penny", "pence")
 _YEN, _RUPEE = Currency("yen", "yen"), Currency("rupee", "rupees", "paisa", "paise")
 _WON, _YUAN = Currency("won", "won"), Currency("yuan", "yuan")
+_LIRA, _DONG = Currency("lira", "lira"), Currency("dong", "dong")
+_SHEKEL, _NAIRA = Currency("shekel", "shekels"), Currency("naira", "naira")
+_PESO = Currency("peso", "pesos")
 _REAL, _ZLOTY = Currency("real", "reais"), Currency("zloty", "zlotys")
 
 
@@ -85,7 +91,10 @@ CURRENCIES = {
     "NOK": Currency("norwegian krone", "norwegian kroner"),
     "DKK": Currency("danish krone", "danish kroner"),
     "AED": Currency("dirham", "dirhams"), "ZAR": Currency("rand", "rand"),
-    "THB": Currency("baht", "baht"),
+    "THB": Currency("baht", "baht"), "฿": Currency("baht", "baht"),
+    "₺": _LIRA, "₫": _DONG, "VND": _DONG, "₪": _SHEKEL, "ILS": _SHEKEL,
+    "₴": Currency("hryvnia", "hryvnias"), "₦": _NAIRA, "NGN": _NAIRA,
+    "₱": _PESO,
 }  # fmt: skip
 #: Letters that are a currency only after the amount: "100 zł", "25 kr".
 _NEVER_FIRST = frozenset({"zl", "kr"})
@@ -499,7 +508,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>5|10|100)(?![\d/]|\.\d)", _rating),
     Rule(
-        rf"{_SUMS}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿¢](?!\.?\d)|(?:{_CODE})\b)",
+        rf"{_SUMS}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿฿₺₫₪₴₦₱¢](?!\.?\d)|(?:{_CODE})\b)",
         _money,
     ),
     Rule(rf"{_RANGE}\s?%", _percent),

@@ -17,6 +17,8 @@ _NAMES = {
     "≥": "greater than or equal to", "≠": "not equal to",
     "§": "section", "°": "degrees", "$": "dollars", "€": "euros", "£": "pounds", "¥": "yen",
     "¢": "cents", "₹": "rupees", "₩": "won", "₽": "rubles", "₿": "bitcoins",
+    "฿": "baht", "₺": "lira", "₫": "dong", "₪": "shekels", "₴": "hryvnias", "₦": "naira",
+    "₱": "pesos",
 }  # fmt: skip
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
             "c/o": "care of", "b/c": "because",
@@ -220,7 +222,7 @@ RULES: tuple[Rule, ...] = (
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
     says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
     Rule(r"[*#]", _key),
-    Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿]", _named),
+    Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿฿₺₫₪₴₦₱]", _named),
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.

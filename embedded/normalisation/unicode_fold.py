@@ -23,7 +23,7 @@ _MASK = re.compile("[•●]{2,}")
 _FORMULA = re.compile(r"(\$\$?)(?=[^\s$])(?=[^$\n]{0,200}[\\^])[^$\n]{1,200}(?<!\s)\1(?!\d)")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
-SIGNS = frozenset("·€£¥₹₩₽₿¢°–—±×÷≈≤≥≠§⁻" + RAISED)
+SIGNS = frozenset("·€£¥₹₩₽₿฿₺₫₪₴₦₱¢°–—±×÷≈≤≥≠§⁻" + RAISED)
 _REPLACED = {
     "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "´": "'",
     "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
