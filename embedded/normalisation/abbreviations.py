@@ -10,6 +10,7 @@ from embedded.normalisation.context import (
     after,
     before,
     is_labelled,
+    is_spoken,
     last,
     sentence_follows,
     titled,
@@ -28,6 +29,7 @@ from embedded.normalisation.lexicon import (
 )
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
 from embedded.normalisation.streets import DIRECTIONS, KIND, STREET, STREETS
+from embedded.normalisation.units import UNITS
 from embedded.normalisation.words import (
     is_plural_acronym,
     is_shouting,
@@ -60,6 +62,8 @@ _HAS_NUMBER = re.compile(
     r"|license|member|model|order|part|passport|phone|policy|ref(?:erence)?\.?|registration|room"
     r"|routing|serial|tel(?:ephone)?\.?|ticket|tracking)\s$"
 )
+#: Words that other rules may read as abbreviations or units.
+_NEVER_PLAIN = frozenset(ABBREVIATED) | {sign.split()[0] for sign in UNITS}
 _QUOTES = frozenset("'\"*_")
 
 
@@ -99,12 +103,15 @@ def _inner(match: Match) -> Reading:
     """ "max. 20", "temp. of 98.6", "Lee et al. found": the dot is within a sentence."""
     if match["a"] == "al" and not _AUTHOR.search(before(match)):
         return None
+    if is_spoken(match.string):
+        return None
     return [_INNER[match["a"].lower()]]
 
 
 def _number_of(match: Match) -> Reading:
     """ "Policy no. is", "Tracking no.: 5", but "I said no."."""
-    return ["number"] if _HAS_NUMBER.search(before(match)) else None
+    is_short = _HAS_NUMBER.search(before(match)) and not is_spoken(match.string)
+    return ["number"] if is_short else None
 
 
 def _numbered(match: Match) -> Reading:
@@ -182,7 +189,7 @@ def _line_begins(match: Match) -> bool:
 def _plain(match: Match) -> Reading:
     """Most words, read as the rules after this one would, but faster."""
     word = match[0]
-    return None if word in ABBREVIATED else [read_word(word)]
+    return None if word in _NEVER_PLAIN else [read_word(word)]
 
 
 def _abbreviated(match: Match) -> Reading:

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import IN_NAME, after, before, is_labelled
+from embedded.normalisation.context import IN_NAME, after, before, is_labelled, is_spoken
 from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
-from embedded.normalisation.units import PER, UNITS
+from embedded.normalisation.units import PER, PER_THING, UNITS
 from embedded.normalisation.words import spell
 
 #: "1,234,567", in India "12,34,567".
@@ -132,6 +132,8 @@ _WARM = re.compile(
     r"(?:(?:of|is|at|to|near|around|about|reach(?:es|ing)?|in\sthe)\s){0,2}$"
 )
 _UNCOUNTED = re.compile(r"(?:^|(?<![\d%])[\s(])([a-z]+)$")
+#: A number, with a unit or without, before a slash.
+_MEASURED = re.compile(r"\d\s?(?:[A-Za-z]{1,4})?$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
 _LASTING = re.compile(
@@ -231,10 +233,17 @@ def _unit(match: Match) -> list[str] | None:
     return [_span(match), one if is_one else many]
 
 
+def _of_scale(match: Match) -> list[str] | None:
+    """ "50 million gal", "25k mi"."""
+    return None if is_spoken(match.string) else [UNITS[match["unit"]][1]]
+
+
 def _per(match: Match) -> list[str] | None:
     behind = _UNCOUNTED.search(before(match))
     if behind and behind[1] in PER:
         return None  # day/night
+    if match["per"] in PER_THING and not _MEASURED.search(before(match)):
+        return None  # parent/child
     return ["per", PER[match["per"]]]
 
 
@@ -483,6 +492,16 @@ LETTERS: tuple[Rule, ...] = (
     _MONEY,
     _NAMED_VERSION,
     Rule(r"x {0,2}(?=\d)", _by, behind=r"[\d\s\"'a-z]"),
+    Rule(
+        r"x(?=/(?:day|week|wk|mo|month|yr|year)\b|\s(?:daily|weekly|monthly|yearly|per|each"
+        r"|an?\s(?:day|week|month|year))\b)",
+        lambda match: ["times"],
+        behind=r"\d",
+    ),
+    Rule(
+        rf"(?:(?<=illion )|(?<=\d[kKM] ))(?P<unit>{UNIT})(?![A-Za-z0-9])",
+        _of_scale,
+    ),
 )
 _CLASS = Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?")
 _DECADE = Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from embedded.normalisation.lexicon import words_of
@@ -27,7 +28,7 @@ LABELS = words_of(
     seat gate room apt apartment unit suite ste bus flight row floor door platform track
     terminal lot bay box building bldg block booth aisle section zone hall table tray locker
     studio level stall berth cabin coach carriage line route exit pier dock class schedule
-    chapter page figure exhibit appendix item court ward wing lane
+    chapter page figure exhibit appendix item court ward wing lane runway
     """
 )
 #: After one of these too, a letter is a name; a number with a letter may still be an amount.
@@ -43,8 +44,15 @@ IN_NAME = re.compile(
     r"(?:(?:[A-Za-z]|(?<![A-Za-z])[A-Z]{2,5}-)\d+(?:-\d+)*|[A-Za-z]-\d+\.\d+|\d+\.\d+\.\d+"
     r"|#\d{4,})$"
 )
+_WRITTEN = re.compile(r"[^a-z' ,.?!]")
 _LABEL = re.compile(r"([A-Za-z]+)\.?\s+#?(?:\d+[A-Za-z]?(?:,?\s(?:and|or|to)|,)\s)?$")
 _WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")
+
+
+@functools.lru_cache(maxsize=2)
+def is_spoken(text: str) -> bool:
+    """Whether a text may be the result of the front end, which is not abbreviated again."""
+    return not _WRITTEN.search(text)
 
 
 def before(match: Match) -> str:

@@ -188,6 +188,7 @@ RULES: tuple[Rule, ...] = (
     # slashes, stars and the like
     says(r"(?<=\bQ[1-4])/(?=\d\d)"),
     says(r"/(?=\d)", "slash", behind=r"\d"),
+    says(r"/(?=\d\d?\s?(?:h|hrs?|hours)\b)", "per", behind=r"[A-Za-z]"),
     says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),

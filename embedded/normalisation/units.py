@@ -20,6 +20,7 @@ _NAMES = {
     "hectopascal": "hPa", "kilopascal": "kPa", "nautical mile": "nmi", "amp hour": "Ah",
     "watt hour": "Wh", "megapixel": "MP", "international unit": "IU", "millimole": "mmol",
     "milliequivalent": "mEq", "horsepower": "hp",
+    "month": "mo mos", "week": "wk wks", "knot": "kt kts",
 }  # fmt: skip
 _RATES = {
     "millimole per liter": "mmol/L", "milliequivalent per liter": "mEq/L",
@@ -43,6 +44,7 @@ _SET = {
     "sq mi": ("square mile", "square miles"),
     "lb-ft": ("pound foot", "pound feet"),
     "sq ft": ("square foot", "square feet"),
+    "sq-ft": ("square foot", "square feet"),
     "sq. ft": ("square foot", "square feet"),
     "ft²": ("square foot", "square feet"),
     "km/h": ("kilometer per hour", "kilometers per hour"),
@@ -77,11 +79,17 @@ UNITS: dict[str, tuple[str, str]] = (
     }
     | _SET
 )
-#: Units after a slash, in a price or a rate.
+#: Units after a slash only after a number: "$25/ticket", but "parent/child".
+PER_THING = {
+    "serving": "serving", "guest": "guest", "ticket": "ticket", "child": "child",
+    "adult": "adult", "head": "head", "tablet": "tablet", "capsule": "capsule", "dose": "dose",
+    "quarter": "quarter", "call": "call", "kWh": "kilowatt hour", "GB": "gigabyte",
+}  # fmt: skip
+#: All units after a slash, in a price or a rate.
 PER = {
     "mo": "month", "month": "month", "hr": "hour", "hour": "hour", "h": "hour", "day": "day",
     "wk": "week", "week": "week", "yr": "year", "year": "year", "min": "minute",
     "minute": "minute", "sec": "second", "second": "second", "s": "second", "user": "user",
     "person": "person", "night": "night", "kg": "kilogram", "lb": "pound",
     "gal": "gallon", "unit": "unit", "item": "item", "seat": "seat",
-}  # fmt: skip
+} | PER_THING  # fmt: skip
