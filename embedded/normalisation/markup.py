@@ -57,6 +57,8 @@ _MARKUP = re.compile(
     rf"|(?<!{_GREEK})(?<!{_GREEK}\s)(?P<greek>[α-λν-ωΓΔΘΛΞΠΣΦΨϕ]|μ(?![A-Za-z]))"
     rf"(?P<power>[²³])?(?!{_GREEK}|\s{_GREEK}{{2}})"
     rf"|(?<={_GREEK})μ|μ(?={_GREEK})"
+    r"|(?<=\d)\s?[★⭐]\uFE0F?(?P<noun>(?= (?:hotel|rating|review|service|restaurant|resort)s?\b))?"
+    r"(?!\s?[★⭐])"
     r"|[▲▼](?=\s?[-+$€£]?\d)"
     r"|\\(?:text|mathrm|mathbf|mathit)(?=\{)|\\(?:left|right)(?=[()\[\]|])"
 )
@@ -87,6 +89,8 @@ def _read(match: re.Match[str]) -> str | None:
         return html.unescape(match[0]) if known else None
     if match["greek"]:
         return _greek(match)
+    if match[0].lstrip()[:1] in ("★", "⭐"):
+        return " stars" if match["noun"] is None else " star"
     if top := match["top"]:
         over = "/" if top.isdigit() and match["bottom"].isdigit() else " over "
         return f" {top}{over}{match['bottom']} "

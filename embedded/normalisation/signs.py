@@ -128,6 +128,11 @@ def _blank(match: Match) -> Reading:
     return [","] if is_label else []
 
 
+def _stage(match: Match) -> Reading:
+    """A direction to the speaker: "*laughs* Right.", but "press *pause*"."""
+    return [] if before(match).rstrip()[-1:] in ("", ".", "!", "?", ",", "]") else None
+
+
 def _raised(match: Match) -> Reading:
     """An exponent: "x²", "10⁻⁸"."""
     power = match["n"].translate(PLAIN_DIGITS)
@@ -150,6 +155,10 @@ def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
     return Rule(pattern, lambda match: reading, behind=behind)
 
 
+_STAGE = (
+    r"(?i:(?:laugh|chuckle|giggle|sigh|pause|smile|gasp|cough|yawn|whisper)s?"
+    r"|clears (?:my |his |her )?throat)(?:\s[a-z]{1,12}ly)?"
+)
 _LETTER_OR_DIGIT = r"[A-Za-z0-9%]"
 #: The address in a Markdown link, with a title: an address, or a path within a site.
 _TARGET = (
@@ -164,6 +173,7 @@ RULES: tuple[Rule, ...] = (
     says(_TARGET),
     says(r"\[\^[^\]\s]{1,30}\]:?"),
     says(r"(?<=[-*+.] )\[[ xX]\](?=\s)"),
+    Rule(rf"(?:\*{_STAGE}\*|\[{_STAGE}\]|\({_STAGE}\))(?=\s|$)", _stage, behind=r"\s?"),
     # arrows
     says(r"[-=]{1,9}>", ","),
     says(r"[ \t]>[ \t](?=[*_\"'`]{0,4}[A-Z])", ",", behind=r"[A-Za-z0-9*_\"'`)]"),
