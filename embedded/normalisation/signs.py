@@ -22,6 +22,7 @@ _NAMES = {
 }  # fmt: skip
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
             "c/o": "care of", "b/c": "because",
+            "a/c": "ay see", "i/o": "eye oh", "p/e": "pee ee", "a/b": "ay bee",
             "tl;dr": "tee ell dee ar", "m&ms": "em and ems",
             "c++": "see plus plus"}  # fmt: skip
 _MONEY = r"[$€£¥₹]"
@@ -128,6 +129,13 @@ def _blank(match: Match) -> Reading:
     return [","] if is_label else []
 
 
+def _options(match: Match) -> Reading:
+    """Letters of a command's options: "ls -la", "docker run -it"."""
+    if not _COMMAND.search(before(match)):
+        return None
+    return ["dash", *(LETTERS[letter] for letter in match["letters"].lower())]
+
+
 def _stage(match: Match) -> Reading:
     """A direction to the speaker: "*laughs* Right.", but "press *pause*"."""
     return [] if before(match).rstrip()[-1:] in ("", ".", "!", "?", ",", "]") else None
@@ -155,6 +163,10 @@ def says(pattern: str, words: str = "", behind: str | None = None) -> Rule:
     return Rule(pattern, lambda match: reading, behind=behind)
 
 
+_COMMAND = re.compile(
+    r"(?:^|[\s`$])(?:cp|curl|df|docker|du|grep|git|kubectl|ln|ls|mkdir|mv|netstat|ps|rm"
+    r"|rsync|scp|ssh|sudo|tar|unzip|wget|zip)\s(?:[\w./-]{1,20}\s){0,2}$"
+)
 _STAGE = (
     r"(?i:(?:laugh|chuckle|giggle|sigh|pause|smile|gasp|cough|yawn|whisper)s?"
     r"|clears (?:my |his |her )?throat)(?:\s[a-z]{1,12}ly)?"
@@ -187,6 +199,7 @@ RULES: tuple[Rule, ...] = (
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     # options of a command
     says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),
+    Rule(r"-(?P<letters>[A-Za-z]{2,4})(?![A-Za-z'-])", _options, behind=r"[ \t]"),
     says(r"(?<=[A-Za-z]{2}\s)-(?=[A-Za-z](?:\s|$))", "dash"),
     says(r"-(?=,?\s(?:and|or|to)\s[\w-]*-)", "", behind=_LETTER_OR_DIGIT),  # 6- or 12-month
     says(r"–(?=[A-Z][a-z])", "", behind=r"[a-z]"),  # Beijing–Shanghai
@@ -194,6 +207,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"[ \t]/[ \t](?=\S)", _divided),
     says(r"\s\*\*\s(?=\d)", "to the power of", behind=r"[A-Za-z0-9)]"),
     says(r"[ \t]\*[ \t](?=\d)", "times", behind=r"[A-Za-z0-9)]"),
+    says(r"(?:(?<=\b[A-Za-z])|(?<=[\d)]))[ \t]\*[ \t](?=[A-Za-z]\b|\()", "times"),
     Rule(r"\s+", _blank),
     # slashes, stars and the like
     says(r"(?<=\bQ[1-4])/(?=\d\d)"),
@@ -237,5 +251,6 @@ RULES: tuple[Rule, ...] = (
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.
-SLASHED = Rule(r"(?:(?i:and/or|w/o|w/|n/a|c/o|tl;dr|m&ms)|b/c)(?![A-Za-z0-9/])|(?i:w/)(?=\w)"
+SLASHED = Rule(r"(?:(?i:and/or|w/o|w/|n/a|c/o|tl;dr|m&ms)|b/c|A/[BC]|I/O|P/E)"
+               r"(?![A-Za-z0-9/])|(?i:w/)(?=\w)"
                r"|C\+\+|c#|[A-G]#(?![A-Za-z0-9])", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip
