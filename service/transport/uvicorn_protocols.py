@@ -68,6 +68,11 @@ PATIENCE = 6
 _SECOND_LOOK_S = 0.05
 #: Maximum number of pings and unsolicited pongs of a client in a window of time.
 _MOST_CONTROL_FRAMES, _CONTROL_WINDOW_S = 2_000, 10.0
+#: The answer to an upgrade that is no handshake, such as a POST or one with a body.
+_NO_HANDSHAKE = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 27\r\nconnection: close\r\n\r\nInvalid WebSocket handshake"
+)
 
 
 class BoundedServerProtocol(ServerProtocol):
@@ -168,9 +173,19 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._window_at = now
             self.conn.control_frames = 0
         super().data_received(data)
-        if self.conn.control_frames > _MOST_CONTROL_FRAMES and not self.close_sent:
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse_unreadable()
+        elif self.conn.control_frames > _MOST_CONTROL_FRAMES and not self.close_sent:
             self.conn.fail(CloseCode.POLICY_VIOLATION, "too many control frames")
             self.handle_parser_exception()
+
+    def _refuse_unreadable(self) -> None:
+        """Answer a handshake that is none, or too long for websockets, and close. uvicorn would do
+        neither, and no deadline applies any more.
+        """
+        output = b"".join(self.conn.data_to_send())
+        self.transport.write(output or _NO_HANDSHAKE)
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""

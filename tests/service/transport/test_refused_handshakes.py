@@ -9,6 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.service.live import gateway
+from tests.service.transport.raw_connection import raw, rest
 
 SOCKETS = [
     "/v1/tts/stream",
@@ -34,3 +35,23 @@ async def test_refused_handshake_has_request_id_of_log_record(
         found = refused.value.response.headers["x-request-id"]
     told = [r for r in caplog.records if getattr(r, "request_id", None) == found]
     assert [getattr(r, "code", None) for r in told] == ["draining"]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "header", "status"),
+    [
+        ("GET /v1/tts/stream HTTP/1.1", "Cookie: " + "a" * 9000, 431),
+        (f"GET /v1/speak?tag={'a' * 9000} HTTP/1.1", "Cookie: a", 414),
+        ("POST /v1/audio/speech HTTP/1.1", "Content-Length: 2", 400),
+        ("GET /v1/tts/stream HTTP/1.1", "Content-Length: 2", 400),
+    ],
+)
+async def test_handshake_that_cannot_be_read_is_answered_and_closed(
+    request_line: str, header: str, status: int
+) -> None:
+    head = f"{request_line}\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(f"{head}{header}\r\n\r\n".encode())
+        answer = await rest(reader)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.partition(b"\r\n\r\n")[2]
