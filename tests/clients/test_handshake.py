@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -24,8 +25,8 @@ from talkwire_client.protocol import ErrorCode
 from tests.clients.fake_server import Peer, fake_server
 
 
-async def _connect(url: str, timeout_s: float = 10) -> None:
-    async with Client(url, open_timeout_s=timeout_s):
+async def _connect(url: str, timeout_s: float = 10, **options: Any) -> None:
+    async with Client(url, open_timeout_s=timeout_s, **options):
         pass
 
 
@@ -154,6 +155,37 @@ async def test_connect_redirected_to_no_websocket_is_refused(location: str) -> N
         with pytest.raises(RefusedError, match=re.escape(f"redirects to {location}")) as caught:
             await _connect(f"ws://127.0.0.1:{port}/")
     assert caught.value.status == 302
+
+
+@pytest.mark.parametrize(
+    "given", [{"api_key": "tk_secret"}, {"headers": {"X-API-Key": "tk_secret"}}]
+)
+async def test_connect_passes_no_key_to_other_origin_and_tells_so(given: dict[str, Any]) -> None:
+    asked = []
+
+    def redirect(connection: ServerConnection, request: Request) -> Response:
+        response = connection.respond(301, "")
+        response.headers["Location"] = there
+        return response
+
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        asked.append({key: request.headers.get(key) for key in ("Authorization", "X-API-Key")})
+        return connection.respond(401, "a key, please")
+
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError
+
+    async with (
+        serve(never, "127.0.0.1", 0, process_request=refuse) as other,
+        serve(never, "127.0.0.1", 0, process_request=redirect) as server,
+    ):
+        there = f"ws://127.0.0.1:{next(iter(other.sockets)).getsockname()[1]}/v1/tts/stream"
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(RefusedError) as caught:
+            await _connect(f"ws://127.0.0.1:{port}/", **given)
+    assert asked == [{"Authorization": None, "X-API-Key": None}]
+    assert caught.value.status == 401
+    assert f"the key is not passed on by a redirect to {there}" in str(caught.value)
 
 
 async def test_connect_offers_subprotocol_and_sends_headers() -> None:

@@ -68,8 +68,9 @@ class Client:
 
     Args:
         url: The server's WebSocket; its path may be left out.
-        api_key: An API key, if the server requires one.
-        headers: Further headers of the handshake.
+        api_key: An API key, if the server requires one. A redirect to another origin, such as from
+            ``ws`` to ``wss``, does not get it.
+        headers: Further headers of the handshake, for the address's own origin only.
         ssl_context: For ``wss://`` with a certificate of your own authority.
         open_timeout_s: Timeout of connecting.
         framing: ``json`` for connections that cannot carry binary messages.
@@ -386,6 +387,20 @@ def _with_path(url: str) -> str:
     return urlunsplit(parts._replace(path=wire.PATH)) if parts.path in ("", "/") else url
 
 
+class _Connect(connect):
+    """websockets' connection, which passes no header on to another origin. Keys may be in headers
+    of any name, of which websockets leaves out some.
+    """
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """See websockets, which replaces the headers if the origin changes."""
+        before = self.additional_headers
+        result = super().process_redirect(exc)
+        if self.additional_headers is not before:
+            self.additional_headers = {}
+        return result
+
+
 async def _open_socket(
     url: str, headers: dict[str, str], ssl_context: ssl.SSLContext | None, timeout_s: float
 ) -> ClientConnection:
@@ -396,8 +411,9 @@ async def _open_socket(
     except (InvalidURI, ValueError) as error:  # an invalid port or host
         raise NoServerError(f"not a WebSocket address: {url}") from error
     tls: dict[str, Any] = {} if ssl_context is None else {"ssl": ssl_context}
+    opening: _Connect | None = None
     try:
-        return await connect(
+        opening = _Connect(
             address,
             subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
             additional_headers=headers,
@@ -408,11 +424,14 @@ async def _open_socket(
             proxy=None,
             **tls,
         )
+        return await opening
     except InvalidStatus as error:
         response = error.response
         retry = response.headers.get("Retry-After", "")
         retry_after_s = float(retry) if retry.isdecimal() else None
         told = _refusal_reason(response)
+        if response.status_code == 401 and headers and opening and not opening.additional_headers:
+            told += f" (the key is not passed on by a redirect to {opening.uri[:500]})"
         raise RefusedError(response.status_code, told, retry_after_s) from error
     except InvalidHandshake as error:
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
