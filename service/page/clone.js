@@ -3,6 +3,13 @@
 import { LONGEST_S, Recording } from "./clip.js";
 import { apiKey } from "./link.js";
 
+/** Why a clip was refused: the server's `error`, or that of a proxy before it, which is no JSON. */
+function refused(status, error) {
+  if (error?.message) return `${error.message} (${error.code})`;
+  if (status === 413) return "The clip is too large for a proxy before the server (HTTP 413).";
+  return `Something else answers in the server's place (HTTP ${status}).`;
+}
+
 export class CloneForm {
   /** `onMade(name)`: the voice can be spoken with. */
   constructor(root, onMade) {
@@ -72,8 +79,8 @@ export class CloneForm {
       const headers = apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {};
       const request = { method: "POST", headers, body: this.#body(name) };
       const answer = await fetch("/v1/audio/voices", request);
-      const told = await answer.json();
-      if (!answer.ok) return this.#say(`${told.error.message} (${told.error.code})`);
+      const told = await answer.json().catch(() => null);
+      if (!answer.ok || !told) return this.#say(refused(answer.status, told?.error));
       this.#say(`${told.name} can speak now.`);
       this.at("form").reset();
       this.clip = null;

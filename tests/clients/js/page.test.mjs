@@ -293,6 +293,25 @@ test("a microphone that goes while it records ends the recording", async () => {
   assert.equal(at("clone-status").textContent, "Recorded 1.0 seconds.");
 });
 
+for (const [status, type, body, told] of [
+  [413, "text/html", "<html><h1>413 Request Entity Too Large</h1></html>", /too large.*HTTP 413/],
+  [502, "text/html", "<html><h1>502 Bad Gateway</h1></html>", /in the server's place \(HTTP 502\)/],
+  [400, "application/json", '{"error":{"code":"invalid_audio","message":"No clip."}}',
+    /^No clip. \(invalid_audio\)$/],
+]) {
+  test(`the answer ${status} to a clip is told (${type})`, async () => {
+    await record();
+    FakeNode.made[0].say(new Float32Array(FakeAudioContext.made[0].sampleRate));
+    at("clone-record").dispatchEvent(new Event("click"));
+    await settled();
+    mock.method(globalThis, "fetch", async () =>
+      new Response(body, { status, headers: { "Content-Type": type } }));
+    at("clone-form").dispatchEvent(new Event("submit", { cancelable: true }));
+    await settled();
+    assert.match(at("clone-status").textContent, told);
+  });
+}
+
 test("a file that is chosen while the microphone records takes its place", async () => {
   const track = await record();
   FakeNode.made[0].say(new Float32Array(4800));
