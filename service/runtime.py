@@ -18,7 +18,7 @@ from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
 from service.metrics import Metrics
 from service.settings import Settings
-from service.timers import LoopTurns, TimerWheel, beat
+from service.timers import LoopTurns, TimerWheel, beat, watch_files
 from service.tracing import Tracing
 from service.voices.clip_reader import ClipReader
 from service.voices.cloning import Cloner, Transcriber
@@ -116,6 +116,7 @@ class Runtime:
         )
         self._background = [
             asyncio.create_task(beat(self.metrics.loop_lag.observe)),
+            asyncio.create_task(watch_files()),
             asyncio.create_task(self.authority.watch()),
         ]
         await self.library.require_folder()  # else refused only when the engines are loaded

@@ -1,4 +1,4 @@
-"""Coalesced timers, work spread over turns of the event loop, and measurement of its lag.
+"""Coalesced timers, work spread over turns of the event loop, and watches over the process.
 
 A wake-up of the loop costs more than the work that follows, so callbacks that may run a little
 early run together.
@@ -7,7 +7,9 @@ early run together.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 
+log = logging.getLogger(__name__)
 _PERIOD_S = 0.25
 #: A minute of timers. A longer stall counts as one minute, since counting must be quick.
 _MOST_MISSED = 240
@@ -36,6 +39,31 @@ def missed(late_s: float) -> list[float]:
     """Return the lateness of a timer that fired ``late_s`` late, and of those due since then."""
     count = min(math.ceil(late_s / _PERIOD_S), _MOST_MISSED)
     return [max(0.0, late_s - _PERIOD_S * number) for number in range(max(1, count))]
+
+
+#: Seconds between looks for a free file descriptor, and at least between two errors of them.
+_FILES_PERIOD_S, _FILES_QUIET_S = 1.0, 60.0
+
+
+async def watch_files() -> None:
+    """Log, for ever, when this process has no free file descriptor. uvloop then closes new
+    connections and tells nobody.
+    """
+    is_full, quiet_until = False, 0.0
+    while True:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            now = time.monotonic()
+            if not is_full and now >= quiet_until:
+                is_full, quiet_until = True, now + _FILES_QUIET_S
+                message = "no file descriptor is free: new clients are closed unanswered"
+                log.error(message, extra={"reason": error.strerror})
+        else:
+            if is_full:
+                log.info("file descriptors are free again")
+            is_full = False
+        await asyncio.sleep(_FILES_PERIOD_S)
 
 
 _TOGETHER_S = 0.025

@@ -1,9 +1,11 @@
-"""Lag of the event loop, and waits that end together."""
+"""Lag of the event loop, waits that end together, and free file descriptors."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import resource
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from service import timers as heartbeat
 from service.timers import align_deadline, beat, missed
+from tests.service.live import gateway, until
 
 TIMES = st.floats(0, 1e6, allow_nan=False)
 
@@ -60,3 +63,25 @@ def test_missed_counts_four_timers_per_second_of_lag(late_s: float) -> None:
 
 def test_missed_is_limited_after_long_stop() -> None:
     assert len(missed(3600.0)) == 240
+
+
+async def test_lack_of_file_descriptors_is_logged_until_there_are_some(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heartbeat, "_FILES_PERIOD_S", 0.01)
+    caplog.set_level(logging.INFO)
+
+    def told() -> list[tuple[str, str]]:
+        return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with gateway():
+        caplog.clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            full = ("ERROR", "no file descriptor is free: new clients are closed unanswered")
+            await until(lambda: full in told())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: ("INFO", "file descriptors are free again") in told())
+    assert told().count(full) == 1
