@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import ssl
@@ -155,6 +156,49 @@ async def test_connect_redirected_to_no_websocket_is_refused(location: str) -> N
         with pytest.raises(RefusedError, match=re.escape(f"redirects to {location}")) as caught:
             await _connect(f"ws://127.0.0.1:{port}/")
     assert caught.value.status == 302
+
+
+@pytest.mark.parametrize(
+    ("url", "asked", "told"),
+    [
+        ("wss://speech.invalid", [b"CONNECT speech.invalid:443 HTTP/1.1"], "HTTP 407"),
+        ("wss://127.0.0.1:{free}", [], "no server answers at"),
+        ("wss://localhost:{free}", [], "no server answers at"),
+        ("ws://127.0.0.1:{free}", [], "no server answers at"),
+    ],
+)
+async def test_proxy_of_environment_is_used_for_tls_to_other_machines(
+    url: str, asked: list[bytes], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, address)
+        with pytest.raises(NoServerError, match=told):
+            await _connect(url.format(free=_unused_port()))
+    assert lines == asked
+
+
+@pytest.mark.parametrize("proxy", ["socks5h://127.0.0.1:1", "ftp://name:secret@127.0.0.1"])
+async def test_unusable_proxy_is_told_without_its_password(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, proxy)
+    with pytest.raises(NoServerError, match="proxy") as caught:
+        await _connect("wss://speech.invalid")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

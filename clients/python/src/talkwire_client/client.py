@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import json
 import ssl
@@ -21,10 +22,17 @@ from typing import Any, Literal, Self, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidProxy,
+    InvalidStatus,
+    InvalidURI,
+    ProxyError,
+)
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
-from websockets.uri import parse_uri
+from websockets.uri import WebSocketURI, parse_uri
 
 from talkwire_client import protocol as wire
 from talkwire_client.errors import (
@@ -59,6 +67,8 @@ class Client:
     """A connection to a Talkwire server.
 
     Enter it (``async with``) to connect. Leaving it closes the connection and all open speeches.
+    For ``wss://`` to another machine, the proxy in ``HTTPS_PROXY`` is used unless ``NO_PROXY`` has
+    the host.
 
     Speeches that are open at the same time share the connection. Read them at the same time, each
     in a task of its own: while one has MAX_QUEUED_CHUNKS unread chunks (for Opus and with
@@ -117,7 +127,7 @@ class Client:
         Raises:
             ClientError: The API key has characters that no header can hold.
             NoServerError: The address is not a WebSocket's, or nothing answers at it with a trusted
-                certificate.
+                certificate, perhaps because of the environment's proxy.
             RefusedError: The handshake was answered with another HTTP status than 101.
             ServerError: The server sent an error, for example when it is full.
             ConnectionLostError: The server closed the connection at once.
@@ -387,6 +397,17 @@ def _with_path(url: str) -> str:
     return urlunsplit(parts._replace(path=wire.PATH)) if parts.path in ("", "/") else url
 
 
+def _proxy(uri: WebSocketURI) -> Literal[True] | None:
+    """Return websockets' option to use the proxy that the environment names, if any: for TLS to
+    other machines, since a proxy of a company reaches neither this machine nor its network.
+    """
+    try:
+        is_here = ipaddress.ip_address(uri.host).is_loopback
+    except ValueError:
+        is_here = uri.host == "localhost" or uri.host.endswith(".localhost")
+    return True if uri.secure and not is_here else None
+
+
 class _Connect(connect):
     """websockets' connection, which passes no header on to another origin. Keys may be in headers
     of any name, of which websockets leaves out some.
@@ -407,7 +428,7 @@ async def _open_socket(
     """Connect. Raises NoServerError, RefusedError or ProtocolError."""
     try:
         address = _with_path(url)
-        parse_uri(address)
+        uri = parse_uri(address)
     except (InvalidURI, ValueError) as error:  # an invalid port or host
         raise NoServerError(f"not a WebSocket address: {url}") from error
     tls: dict[str, Any] = {} if ssl_context is None else {"ssl": ssl_context}
@@ -421,7 +442,7 @@ async def _open_socket(
             close_timeout=_CLOSE_TIMEOUT_S,
             max_size=_MAX_MESSAGE_BYTES,
             compression=None,
-            proxy=None,
+            proxy=_proxy(uri),
             **tls,
         )
         return await opening
@@ -433,6 +454,12 @@ async def _open_socket(
         if response.status_code == 401 and headers and opening and not opening.additional_headers:
             told += f" (the key is not passed on by a redirect to {opening.uri[:500]})"
         raise RefusedError(response.status_code, told, retry_after_s) from error
+    except ProxyError as error:  # an InvalidHandshake
+        raise NoServerError(f"no server answers at {url}: {error}") from error
+    except InvalidProxy as error:  # its own text has the password
+        raise NoServerError(f"the environment's proxy for {url} is none: {error.msg}") from error
+    except ImportError as error:  # of python-socks
+        raise NoServerError(f"no server answers at {url}: {error}") from error
     except InvalidHandshake as error:
         raise ProtocolError(f"no WebSocket at {url}: {error}") from error
     except UnicodeError as error:  # a host name with an empty or overlong part
