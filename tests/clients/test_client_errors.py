@@ -39,6 +39,22 @@ async def test_refused_speech_raises_and_others_continue() -> None:
         assert await drain(good) == [b"\1\0"]
 
 
+async def test_options_over_servers_limit_are_refused_and_others_continue() -> None:
+    async def script(peer: Peer) -> None:
+        good = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.audio(0, b"\1\0")
+        await peer.finish(good.context_id)
+
+    clip = protocol.ReferenceOptions(audio=bytes(60_000))  # in base64 over 64 KiB
+    async with fake_server(script) as url, Client(url) as client, client.speak() as good:
+        with pytest.raises(ClientError, match=r"8\d+ bytes, and may have 65536"):
+            async with client.speak(reference=clip):
+                pytest.fail("it was refused")
+        await good.append("Hello.")
+        assert await drain(good) == [b"\1\0"]
+
+
 async def test_fatal_error_is_raised_after_earlier_audio() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()

@@ -244,8 +244,13 @@ class Client:
         """Pass all later messages about the speech's context to it.
 
         Raises:
+            ClientError: Its options, such as a clip, are longer than the server's messages may be.
             ValueError: Another speech with that context id is open.
         """
+        size = len(wire.encode_message(speech._create).encode())
+        most = self.server.limits.max_message_bytes
+        if size > most:  # the server would close the connection, and end all its speeches
+            raise ClientError(f"the options of a speech have {size} bytes, and may have {most}")
         earlier = self._speeches.get(speech.context_id)
         if earlier is not None and earlier.cancelled is not None:  # only its metrics are missing
             with contextlib.suppress(TimeoutError):
