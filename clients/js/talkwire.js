@@ -271,7 +271,10 @@ export class Client {
       if (!(param in fields) || (typeof fields[param] === "string" && ID.test(fields[param]))) continue;
       throw new TalkwireError("invalid_message", `${param} is a string of 1 to 128 characters.`, { param });
     }
-    this._socket.send(JSON.stringify({ type, ...fields }));
+    const message = JSON.stringify({ type, ...fields }), most = this.session?.limits.max_message_bytes;
+    if (new TextEncoder().encode(message).length > most) // the server would close the socket
+      throw new TalkwireError("invalid_message", `A message has ${most} bytes at most.`);
+    this._socket.send(message);
   }
 
   _onData(data) {

@@ -174,6 +174,17 @@ test("an id that no answer could name is refused, and not sent", async () => {
     assert.match((await client.createContext({ context_id })).id, /^c\d+$/);
 });
 
+test("options over the server's limit are refused, and not sent", async () => {
+  const { client, socket } = await open();
+  const audio = "\u{1F642}".repeat(client.session.limits.max_message_bytes / 4);
+  socket.sent.length = 0;
+  await assert.rejects(client.createContext({ context_id: "a", reference: { audio } }), {
+    code: "invalid_message", message: /^A message has .* bytes at most\.$/,
+  });
+  assert.equal(socket.sent.length, 0);
+  assert.equal((await client.createContext({ context_id: "a" })).id, "a");
+});
+
 test("a late error of an ended context does not refuse the next one of its id", async () => {
   const { client, socket } = await open();
   const first = await client.createContext({ context_id: "a" });
