@@ -121,7 +121,8 @@ class Supervisor(Generic[M]):
     def _came_up(self, message: Any) -> None:
         self._up_at = time.monotonic()
         self._on_ready(message)
-        self._settle_start(None)
+        if not self._stopping:  # it has not yet read that it shall end
+            self._settle_start(None)
 
     def _settle_start(self, error: ChildFailed | None) -> bool:
         """Finish ``start``; return whether it was still waiting."""

@@ -15,7 +15,7 @@ from ipc.framing import Fatal, Stop
 
 
 class Say(msgspec.Struct, tag="say", frozen=True):
-    """Echo ``text``, then do ``then``: "go on", "die" or "freeze".
+    """Echo ``text``, then do ``then``: "go on", "die", "leave" (end with status 0) or "freeze".
 
     Or do one of these instead: "print" the text, "litter" (make a temporary file and echo its path)
     or "beget" (start a process and echo its id).
@@ -49,6 +49,12 @@ def main() -> None:
             time.sleep(3600)
         if options.start == "slow":
             time.sleep(1.5)
+        if options.start == "until stopped":
+            try:
+                link.receive(wait=True)
+            except LinkClosed:
+                link.send(Hello(os.getpid()))
+            return
         link.send(Hello(os.getpid()))
         try:
             while True:
@@ -68,10 +74,12 @@ def main() -> None:
                     link.send(Said(message.text))
                     if message.then == "die":
                         os._exit(1)
+                    if message.then == "leave":
+                        return
                     if message.then == "freeze":
                         time.sleep(3600)
         except LinkClosed:
-            return
+            print("goodbye", flush=True)
 
 
 if __name__ == "__main__":

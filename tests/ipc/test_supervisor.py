@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -56,8 +57,10 @@ async def test_log_tells_how_child_ended(nest: Nest, caplog: pytest.LogCaptureFi
     await nest.until(lambda: len(nest.pids) == 2)
     nest.supervisor.send(nest.say("", then="die"))
     await nest.until(lambda: len(nest.pids) == 3)
+    nest.supervisor.send(nest.say("", then="leave"))
+    await nest.until(lambda: len(nest.pids) == 4)
     ends = [record for record in caplog.records if record.message == "child ended"]
-    assert [vars(end)["exit_status"] for end in ends] == [-signal.SIGKILL, 1]
+    assert [vars(end)["exit_status"] for end in ends] == [-signal.SIGKILL, 1, 0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -201,6 +204,27 @@ async def test_stop_kills_unresponsive_child(nest: Nest) -> None:
     assert not is_running(pid)
 
 
+async def test_stop_lets_child_end_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    nest = Nest(watch=replace(QUICK, stop_timeout_s=60.0))
+    await nest.supervisor.start()
+    await nest.supervisor.stop()
+    assert "goodbye" in [record.getMessage() for record in caplog.records]
+
+
+async def test_stop_kills_child_that_does_not_end_within_stop_timeout() -> None:
+    """Here it would not be considered hung for an hour."""
+    hours = {"hang_timeout_s": 3600.0, "still_timeout_s": 3600.0}
+    nest = Nest(watch=replace(QUICK, **hours, stop_timeout_s=0.1))
+    await nest.supervisor.start()
+    pid = nest.supervisor.pid
+    assert pid is not None
+    nest.supervisor.send(nest.say("good night", then="freeze"))
+    await nest.until(lambda: nest.said == ["good night"])
+    async with asyncio.timeout(60):
+        await nest.supervisor.stop()
+    assert not is_running(pid)
+
+
 async def test_stop_during_cleanup_of_child_leaves_nothing_behind(
     nest: Nest, outputs: list[OutputLogger]
 ) -> None:
@@ -282,6 +306,27 @@ async def test_stop_during_start_fails_start() -> None:
     await nest.supervisor.stop()
     with pytest.raises(ChildFailed, match="stopped"):
         await start
+
+
+async def test_stop_during_start_lets_child_end_by_itself_and_fails_start() -> None:
+    nest = Nest("until stopped", replace(QUICK, stop_timeout_s=60.0))
+    start = asyncio.create_task(nest.supervisor.start())
+    await nest.until(lambda: nest.phases == ["think"])
+    await nest.supervisor.stop()
+    assert len(nest.pids) == 1, "it got the message, and became ready even so"
+    with pytest.raises(ChildFailed, match="stopped"):
+        await start
+
+
+async def test_send_to_starting_child_raises() -> None:
+    nest = Nest("hang")
+    start = asyncio.create_task(nest.supervisor.start())
+    await nest.until(lambda: nest.phases == ["think"])
+    assert not nest.supervisor.is_up
+    with pytest.raises(ChildDown):
+        nest.supervisor.send(nest.say("too early"))
+    await nest.supervisor.stop()
+    await asyncio.gather(start, return_exceptions=True)
 
 
 async def test_cancelled_start_leaves_nothing_behind() -> None:
@@ -367,6 +412,20 @@ async def test_temporary_files_of_child_are_removed_at_its_end(nest: Nest, end: 
     else:
         await nest.supervisor.stop()
     assert not is_there(os.path.dirname(litter))
+
+
+async def test_temporary_files_of_child_are_removed_whatever_its_program_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nest, own = Nest(), str(tmp_path)
+    program = nest.supervisor._program
+    monkeypatch.setenv("PYTHONPATH", own)  # the program's takes precedence
+    nest.supervisor._program = replace(program, env={**program.env, "TMPDIR": own})
+    await nest.supervisor.start()
+    nest.supervisor.send(nest.say("", then="litter"))
+    await nest.until(lambda: len(nest.said) == 1)
+    await nest.supervisor.stop()
+    assert not is_there(nest.said[0])
 
 
 async def test_child_dies_with_its_parent() -> None:

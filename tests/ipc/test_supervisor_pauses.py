@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from ipc import supervisor
 from ipc.supervisor import Watch
 from tests.ipc.nest import QUICK, Nest
 
@@ -49,6 +50,19 @@ async def test_restart_is_immediate_at_first_and_after_healthy_child(
             await kill(nest)
     await nest.supervisor.stop()
     assert pauses_s(caplog) == pauses
+
+
+async def test_restart_delay_does_not_grow_beyond_the_longest(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (0.0, 0.01, 0.02))
+    nest = Nest(watch=replace(QUICK, healthy_s=3600.0))
+    await nest.supervisor.start()
+    with caplog.at_level(logging.WARNING, "ipc.supervisor"):
+        for _ in range(5):
+            await kill(nest)
+    await nest.supervisor.stop()
+    assert pauses_s(caplog) == [0.0, 0.01, 0.02, 0.02, 0.02]
 
 
 async def test_restart_delay_grows_while_child_cannot_start(
