@@ -108,6 +108,24 @@ def test_batch_does_not_make_most_urgent_window_late() -> None:
     assert ids(waiting.take(100.0)) == [0, 1]  # 22 s fit into 25, 33 do not
 
 
+@pytest.mark.parametrize(
+    ("limits", "in_time_s", "batch"),
+    [
+        (BatchLimits(seconds=22.0), FAR, [0, 1]),
+        (ROOMY, 22.0, [0, 1]),
+        (ROOMY, 11.0, [0]),  # it is not late yet
+    ],
+)
+def test_batch_may_take_exactly_the_time_there_is(
+    limits: BatchLimits, in_time_s: float, batch: list[int]
+) -> None:
+    """A window of 11 frames takes 11 s."""
+    waiting = queue(limits)
+    for id in range(3):
+        waiting.add(id, window(), in_time_s, 0.0)
+    assert ids(waiting.take(0.0)) == batch
+
+
 def test_batch_counts_fixed_cost_once() -> None:
     waiting = queue(BatchLimits(seconds=145.0), DecodeCost(100.0, 1.0))
     for id in range(5):
@@ -210,15 +228,27 @@ def test_long_first_window_is_never_due_earlier_than_at_first() -> None:
     assert ids(waiting.take(0.1)) == [1]
 
 
-def test_short_first_window_is_not_interrupted() -> None:
+@pytest.mark.parametrize("frames", [20, 100])
+def test_short_first_window_is_not_interrupted(frames: int) -> None:
     waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
-    waiting.add(0, window(0, 20, 0), 0.25, 0.0, begins=True)
+    waiting.add(0, window(0, frames, 0), 0.25, 0.0, begins=True)
     waiting.add(1, window(), 0.9, 0.0)
     order = []
     while batch := waiting.take(0.0):
         order += ids(batch)
         finish(waiting, batch)
-    assert order == [0, 0, 1]
+    assert order == [*[0] * (frames // 10), 1]
+
+
+@pytest.mark.parametrize(("deadline_s", "goes_first"), [(1.25, True), (1.75, False)])
+def test_first_window_of_101_frames_yields_to_windows_due_within_a_second(
+    deadline_s: float, goes_first: bool
+) -> None:
+    waiting = queue(BatchLimits(piece_frames=10), DecodeCost(0.0, 0.01))
+    waiting.add(0, window(0, 101, 0), 0.25, 0.0, begins=True)
+    finish(waiting, waiting.take(0.0), 0.5)
+    waiting.add(1, window(), deadline_s, 0.5)
+    assert ids(waiting.take(0.5)) == [1 if goes_first else 0]
 
 
 def test_long_window_of_playing_stream_is_not_interrupted() -> None:
@@ -302,6 +332,20 @@ def test_pieces_are_shorter_on_slow_machines(frame_s: float, frames: int) -> Non
 
 def test_pieces_leave_room_for_fixed_cost() -> None:
     assert BatchLimits().affordable(DecodeCost(0.008, 2e-4), HIGGS).piece_frames == 40
+
+
+def test_pieces_without_context_have_five_frames_at_least() -> None:
+    spec = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
+    assert BatchLimits().affordable(DecodeCost(0.0, 0.1), spec).piece_frames == 5
+
+
+@pytest.mark.parametrize(("frames", "rows"), [(25, 8), (24.5, 1)])
+def test_limits_allow_batches_if_fixed_cost_is_that_of_shortest_window(
+    frames: float, rows: int
+) -> None:
+    """It has five new frames between contexts of ten."""
+    cost = DecodeCost(frames * 2**-10, 2**-10)
+    assert BatchLimits().affordable(cost, HIGGS).rows == rows
 
 
 @pytest.mark.parametrize(("fixed_s", "rows"), [(0.006, 8), (0.001, 1), (0.0, 1)])

@@ -130,11 +130,12 @@ async def test_encode_times_out() -> None:
             await engine.encode(clip(CLIP_SLOW))
 
 
-async def test_codes_of_wrong_length_fail_encode() -> None:
+@pytest.mark.parametrize("frames", [4, 6])
+async def test_codes_of_wrong_length_fail_encode(frames: int) -> None:
     encodes = PendingEncodes(lambda message: None, 2)
     asking = asyncio.create_task(encodes.encode(0, clip(frames=5), SPEC.hop_length, 60.0))
     await asyncio.sleep(0)
-    encodes.on_message(Encoded(0, np.zeros((2, 4), "<i2").tobytes(), 2))
+    encodes.on_message(Encoded(0, np.zeros((2, frames), "<i2").tobytes(), 2))
     with pytest.raises(BackendError) as failed:
         await asking
     assert failed.value.code is ErrorCode.CODEC_FAILED

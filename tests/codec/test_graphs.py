@@ -232,6 +232,7 @@ def test_only_windows_away_from_stream_edges_need_no_mask(random_codes: MakeCode
         (13, 5, 4),
     ]
     assert len(buckets.all()) == 2 * len(Buckets.of(LIMITS, SPEC).all())
+    assert Buckets.of(LIMITS, SPEC, lookahead=10).lookahead == 10, "the whole field"
     assert Buckets.of(LIMITS, SPEC, lookahead=11) == Buckets.of(LIMITS, SPEC), "out of the field"
 
 

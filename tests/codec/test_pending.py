@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from codec import pending
 from codec.messages import Cancel, Decode, Decoded, Decoding
 from codec.pending import BEGIN_S, PendingDecodes
 from streaming.errors import BackendError, ErrorCode
@@ -52,6 +54,14 @@ async def test_first_window_deadline_is_delayed_by_begin_s() -> None:
     assert now + BEGIN_S <= decode.deadline_s <= time.monotonic() + BEGIN_S
 
 
+async def test_window_due_just_now_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    decode, _ = await sent_for(window(), 100.0)
+    assert isinstance(decode, Decode)
+    assert decode.begins
+    assert decode.deadline_s == 100.0 + BEGIN_S
+
+
 @pytest.mark.parametrize(
     ("one", "in_s"),
     [
@@ -77,9 +87,10 @@ class Out:
         self.decodes = PendingDecodes(self.sent.append, 10)
         self.asking: dict[int, asyncio.Task[tuple[Samples, DecodeStats]]] = {}
 
-    async def ask(self, id: int, in_s: float = 9.0) -> None:
+    async def ask(self, id: int, in_s: float = 9.0, one: DecodeWindow | None = None) -> None:
         deadline_s = time.monotonic() + in_s
-        asked = self.decodes.decode(id, window(LEFT), HOP, deadline_s, 60.0, f"request {id}")
+        one = one or window(LEFT)
+        asked = self.decodes.decode(id, one, HOP, deadline_s, 60.0, f"request {id}")
         self.asking[id] = asyncio.create_task(asked)
         await asyncio.sleep(0)
 
@@ -107,6 +118,18 @@ async def test_next_worker_gets_windows_in_deadline_order() -> None:
         assert set(samples.tolist()) == {id}
         assert (stats.new_frames, stats.decode_s, stats.batch) == (NEW, 0.01, 1)
         assert 0 < stats.slack_s <= 5.0
+
+
+async def test_next_worker_gets_windows_that_begin_a_little_later() -> None:
+    """Like the first worker: listeners who run out of audio soon have precedence."""
+    out = Out()
+    await out.ask(0, 0.0, window())
+    await out.ask(1, BEGIN_S / 2)
+    await out.ask(2, 9.0)
+    out.decodes.on_down()
+    assert out.next_worker() == [(1, False), (0, False), (2, False)]
+    out.decodes.stop()
+    await asyncio.gather(*out.asking.values(), return_exceptions=True)
 
 
 async def test_only_windows_decoded_last_are_retried_alone() -> None:

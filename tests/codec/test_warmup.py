@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from codec.batching import BatchLimits
+from codec.buckets import Buckets
 from codec.fake import FakeDecoder
 from codec.warmup import keep_kernels, later_windows, meet_first_windows
 from streaming.spec import CodecSpec, Samples
@@ -37,6 +39,10 @@ def test_meet_first_windows_decodes_each_first_shape_once() -> None:
     meet_first_windows(Noting(CodecSpec(24_000, 960, (1024,) * 8, 3, 4)))
     assert {(0, 1, 2), (0, 2, 2), (0, 2, 4), (0, 4, 2)} <= set(met)
     assert len(met) == len(set(met))
+    met.clear()
+    meet_first_windows(Noting(CodecSpec(24_000, 960, (1024,) * 8, 3, 1)))
+    assert {lookahead for _, _, lookahead in met} == {1}, "no more than the receptive field"
+    assert len(met) == len(set(met))
 
 
 def test_later_windows_cover_steady_stream_shapes() -> None:
@@ -45,3 +51,18 @@ def test_later_windows_cover_steady_stream_shapes() -> None:
     assert {(w.left_context, w.lookahead, w.codes.shape[1] - w.new_frames) for w in windows} == {
         (3, 4, 7)
     }
+
+
+def test_later_windows_look_ahead_no_further_than_receptive_field() -> None:
+    windows = later_windows(FakeDecoder(CodecSpec(24_000, 960, (1024,) * 8, 3, 1)))
+    assert {(w.left_context, w.lookahead) for w in windows} == {(3, 1)}
+
+
+def test_graphs_need_no_windows_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = CodecSpec(24_000, 960, (1024,) * 8, 3, 4)
+    decoder = FakeDecoder(spec)
+    assert later_windows(decoder)
+    decoder.buckets = Buckets.of(BatchLimits(), spec)
+    monkeypatch.setattr(decoder, "decode_windows", lambda windows: pytest.fail("decodes"))
+    meet_first_windows(decoder)
+    assert later_windows(decoder) == []
