@@ -23,8 +23,8 @@ SHORT, LONG = 3 + 2 + 4, 3 + 25 + 4
 class Timed(FakeDecoder):
     """Takes ``seconds(window)`` by its own clock, and a minute longer for the first batch."""
 
-    def __init__(self, seconds: Callable[[DecodeWindow], float]) -> None:
-        super().__init__(SPEC)
+    def __init__(self, seconds: Callable[[DecodeWindow], float], spec: CodecSpec) -> None:
+        super().__init__(spec)
         self._seconds, self.now, self.decoded = seconds, 1000.0, 0
 
     def decode_windows(self, windows: Sequence[DecodeWindow]) -> list[Samples]:
@@ -35,8 +35,8 @@ class Timed(FakeDecoder):
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[DecodeWindow], float]], Timed]:
-    def make(seconds: Callable[[DecodeWindow], float]) -> Timed:
-        decoder = Timed(seconds)
+    def make(seconds: Callable[[DecodeWindow], float], spec: CodecSpec = SPEC) -> Timed:
+        decoder = Timed(seconds, spec)
         monkeypatch.setattr(warmup, "time", SimpleNamespace(monotonic=lambda: decoder.now))
         return decoder
 
@@ -65,6 +65,29 @@ def test_measure_cost_is_constant_if_both_windows_take_equal_time(
     decoder = timed(lambda window: 0.03)
     cost = measure_cost(decoder, EqualShapes(), BatchLimits())
     assert cost.seconds(SHORT) == cost.seconds(LONG) == pytest.approx(0.03)
+
+
+def test_measure_cost_is_constant_if_longer_window_takes_less_time(
+    timed: Callable[..., Timed],
+) -> None:
+    decoder = timed(lambda window: 0.03 if window.new_frames == 2 else 0.02)
+    cost = measure_cost(decoder, EqualShapes(), BatchLimits())
+    assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.03), 0.0)
+
+
+def test_measure_cost_looks_ahead_no_further_than_receptive_field(
+    timed: Callable[..., Timed],
+) -> None:
+    seen: set[int] = set()
+
+    def seconds(window: DecodeWindow) -> float:
+        seen.add(window.lookahead)
+        return 0.01
+
+    measure_cost(
+        timed(seconds, CodecSpec(24_000, 6, (100,) * 2, 3, 1)), EqualShapes(), BatchLimits()
+    )
+    assert seen == {1}
 
 
 @pytest.mark.parametrize("odd_s", [5.0, -0.029])

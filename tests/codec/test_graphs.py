@@ -341,6 +341,7 @@ def test_measure_cost_decodes_full_batches_with_graphs(
     cost = measure_cost(graphs, grouping_of(graphs), LIMITS)
     assert set(sizes) == {(2, 1), (25, LIMITS.rows)}
     assert cost.seconds(22) > 0
+    assert grouping_of(graphs) is graphs.buckets
 
 
 def test_cpu_has_no_recorder() -> None:
