@@ -221,6 +221,8 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c.update(architectures=["Other"]), "architectures"),
         (lambda c: c.pop("text_config"), "text_config"),
         (lambda c: c["text_config"].update(hidden_size=-1), "hidden_size"),
+        (lambda c: c["text_config"].update(hidden_size=0), "hidden_size"),
+        (lambda c: c["text_config"].update(num_hidden_layers=True), "num_hidden_layers"),
         (lambda c: c["text_config"].update(attention_bias=True), "attention_bias"),
         (lambda c: c["text_config"].update(model_type="llama"), "llama"),
         (lambda c: c["audio_encoder_config"].pop("num_codebooks"), "num_codebooks"),
@@ -232,6 +234,8 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c["text_config"].update(rope_parameters="x"), "rope_parameters"),
         (lambda c: c["text_config"].update(rope_parameters={"rope_theta": []}), "rope_theta"),
         (lambda c: c["text_config"].update(rms_norm_eps="x"), "text_config.rms_norm_eps"),
+        (lambda c: c["text_config"].update(rms_norm_eps=True), "text_config.rms_norm_eps"),
+        (lambda c: c["text_config"].update(rms_norm_eps=float("nan")), "text_config.rms_norm_eps"),
     ],
 )
 def test_unsupported_or_invalid_config_is_refused(
@@ -246,6 +250,7 @@ def test_stop_id_is_read_from_top_level_or_text_config() -> None:
     base = tiny.config(7)
     assert HiggsV3().read_shape(base).stop_id == 7
     assert HiggsV3().read_shape({**base, "eos_token_id": [5, 6]}).stop_id == 5
+    assert HiggsV3().read_shape({**base, "eos_token_id": []}).stop_id is None
     nested = {**base, "eos_token_id": None}
     assert HiggsV3().read_shape(nested).stop_id is None
     nested["text_config"] = {**base["text_config"], "eos_token_id": 9}

@@ -16,7 +16,7 @@ from embedded.training.scripts import Utterance, write
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
 from talker.noise import NOISE_BITS, log_uniform
 from talker.reference import uniform
-from talker.sampler import RAS_KEY, DelayedRowSampler, Draw, choose_codes, draw_of
+from talker.sampler import RAS_KEY, DelayedRowSampler, Draw, Repetition, choose_codes, draw_of
 
 BOOKS, CODES, STOP = 4, 10, 3
 BOC, EOC = 8, 9
@@ -282,6 +282,19 @@ def test_move_changes_every_tensor_of_draw() -> None:
         else:
             assert moved.repetition is not None
             assert (moved.repetition.window.item(), moved.repetition.most.item()) == (16, 12)
+
+
+@pytest.mark.parametrize(
+    ("window", "most", "repeats"),
+    [(0, 1, False), (1, 1, False), (2, 1, True), (3, 2, False), (4, 2, True), (4, 3, False)],
+)
+def test_code_repeats_if_it_occurs_often_enough_within_window(
+    window: int, most: int, repeats: bool
+) -> None:
+    """Code 5 is in the second and the fourth row before, and in another codebook."""
+    recent = torch.tensor([[[1, 5], [5, 1], [2, 5], [5, 1]]])
+    watched = Repetition(torch.tensor([window]), torch.tensor([most]))
+    assert watched.repeats(recent, torch.tensor([[5, 7]])).tolist() == [[repeats, False]]
 
 
 def test_lost_requests_are_those_with_stale_tokens() -> None:
