@@ -16,7 +16,7 @@ from service.access.rules import Access, GuardedRouter, Rule
 from service.auth.keys import Scope
 from service.dialects.errors import refusal, validation_error
 from service.dialects.native import TABLE
-from service.dialects.openai.errors import no_route
+from service.dialects.openai.errors import no_route, not_found
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 
@@ -73,6 +73,7 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
     """Create the admin app of a runtime that another app runs. ``end`` does what SIGTERM does."""
     app = FastAPI(title="Talkwire admin", version=__version__, openapi_url=None)
     app.state.runtime = runtime
+    app.router.default = not_found
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.admin_host)

@@ -20,7 +20,7 @@ from service.dialects.cartesia.routes import cartesia_router
 from service.dialects.deepgram import deepgram_router
 from service.dialects.elevenlabs.routes import elevenlabs_router
 from service.dialects.native import TABLE, native_router
-from service.dialects.openai.errors import no_route
+from service.dialects.openai.errors import no_route, not_found
 from service.dialects.openai.routes import openai_router
 from service.dialects.vllm_omni import vllm_omni_router
 from service.dialects.voices import voices_router
@@ -92,6 +92,7 @@ def create_app(runtime: Runtime, on_fatal: OnFatal | None = None) -> FastAPI:
         title="Talkwire", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.runtime = runtime
+    app.router.default = not_found
     app.add_exception_handler(HTTPException, no_route)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.host)
     app.add_middleware(OriginGuard, runtime=runtime)

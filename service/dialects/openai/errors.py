@@ -6,11 +6,13 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.types import Receive, Scope, Send
 
 from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, count_error, retry_ms
 from streaming.errors import ErrorCode, RequestError, TalkwireError
@@ -66,11 +68,19 @@ TABLE = ErrorTable(
 RESOURCE_TABLE = replace(TABLE, statuses={})
 
 
-async def no_route(request: Request, error: Exception) -> Response:
-    """Respond to a path or method without a route, for all dialects."""
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """End a router with a 404 for ``no_route``, also for a handshake. Starlette would close that,
+    which the client sees as 403.
+    """
+    raise HTTPException(404)
+
+
+async def no_route(request: HTTPConnection, error: Exception) -> Response:
+    """Respond to a path or method without a route, for all dialects, and to handshakes too."""
     assert isinstance(error, HTTPException)
     message = _NO_ROUTE.get(error.status_code)
     if message is None:
+        assert isinstance(request, Request)
         return await http_exception_handler(request, error)
     refused, request_id = RequestError(ErrorCode.UNSUPPORTED, message), uuid.uuid4().hex
     count_error(request.app.state.runtime, refused, request_id, "none")

@@ -1,13 +1,16 @@
-"""Refused handshakes carry the request id of their log record, in every dialect."""
+"""Responses to handshakes that are refused, in every dialect and where there is none."""
 
 from __future__ import annotations
 
+import json
 import logging
 
+import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from talkwire_client import Client, RefusedError
 from tests.service.live import gateway
 from tests.service.transport.raw_connection import raw, rest
 
@@ -55,3 +58,23 @@ async def test_handshake_that_cannot_be_read_is_answered_and_closed(
         answer = await rest(reader)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
     assert answer.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models", "/v1/tts/stream/"])
+async def test_handshake_on_path_without_socket_gets_404_like_http(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with gateway() as server, httpx.AsyncClient() as http:
+        wanted = (await http.get(f"{server.http}/v1/nothing")).json()
+        url = server.url.removesuffix(SOCKETS[0]) + path
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(url):
+                pass
+        response = refused.value.response
+        assert (response.status_code, json.loads(response.body or b"")) == (404, wanted)
+        told = [getattr(record, "request_id", None) for record in caplog.records]
+        assert response.headers["x-request-id"] in told
+        with pytest.raises(RefusedError, match=r"HTTP 404.*There is nothing at this address"):
+            async with Client(url):
+                pass
