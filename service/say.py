@@ -183,7 +183,7 @@ def _check_writable(path: Path) -> None:
     """
     with _writing(path):
         is_new = not path.exists()
-        if not is_new and not path.is_file():
+        if not (is_new or path.is_file() or path.is_dir()):
             return
         path.open("ab").close()
         if is_new:

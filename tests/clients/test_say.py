@@ -215,6 +215,23 @@ async def test_say_reports_unwritable_file_before_speaking(tmp_path: Path, optio
     assert asked == []
 
 
+@pytest.mark.parametrize("option", ["out", "timestamps"])
+async def test_say_refuses_folder_as_file_before_speaking(tmp_path: Path, option: str) -> None:
+    asked = []
+
+    async def script(peer: Peer) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            asked.append(await peer.receive())
+            await peer.socket.close()
+
+    files: dict[str, Any] = {option: tmp_path / "folder.srt"}
+    files[option].mkdir()
+    async with fake_server(script) as url:
+        with pytest.raises(SayError, match="Is a directory"):
+            await run_say("Hi.", url, **files)
+    assert asked == []
+
+
 async def test_say_refuses_unknown_mode() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.wait_closed()
