@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -377,6 +378,30 @@ async def test_lost_connection_raises_last_server_error() -> None:
     ):
         with pytest.raises(ServerError, match="slow_consumer"):
             await drain(speech)
+
+
+async def test_every_error_of_lost_connection_has_only_its_own_traceback() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context(0)
+        await peer.open_context(1)
+        await peer.say(protocol.Error(ErrorCode.SLOW_CONSUMER, "You read too slowly.", "r"))
+        await peer.socket.close(1008)
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak() as one,
+        client.speak() as two,
+    ):
+        reads: list[Awaitable[object]] = [drain(one), drain(two), drain(two)]
+        writes: list[Awaitable[object]] = [two.append("Hi.") for _ in range(3)]
+        errors = []
+        for attempt in reads + writes:
+            with pytest.raises(ServerError, match="slow_consumer") as caught:
+                await attempt
+            assert (caught.value.code, caught.value.request_id) == ("slow_consumer", "r")
+            errors.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert errors == [errors[0]] * len(reads) + [errors[-1]] * len(writes)
 
 
 async def test_context_id_in_use_is_refused() -> None:

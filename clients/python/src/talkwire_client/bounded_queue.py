@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from types import TracebackType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ class BoundedQueue(Generic[T]):
         self._items: deque[T] = deque()
         self._ended = False
         self._error: BaseException | None = None
+        self._traceback: TracebackType | None = None  # of the error before it is raised here
         self._changed = asyncio.Event()  # for the reader
         self._taken = asyncio.Event()  # for the writer
         self.is_awaited = False  # whether the reader waits for an item
@@ -50,6 +52,7 @@ class BoundedQueue(Generic[T]):
         """
         if not self._ended:
             self._ended, self._error = True, error
+            self._traceback = None if error is None else error.__traceback__
             self._changed.set()
 
     def clear(self) -> None:
@@ -77,5 +80,5 @@ class BoundedQueue(Generic[T]):
             self._taken.set()
             return self._items.popleft()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._traceback)
         return None

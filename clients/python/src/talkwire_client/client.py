@@ -234,7 +234,7 @@ class Client:
             RuntimeError: The client is not connected.
         """
         if self._ended is not None:
-            raise self._ended
+            raise self._ended._copy()
         try:
             await self._connected().send(wire.encode_message(message))
         except ConnectionClosed as error:
@@ -267,7 +267,7 @@ class Client:
         return self._socket
 
     def _lost(self, error: ConnectionClosed) -> ClientError:
-        return self._notice or _connection_lost(error)
+        return self._notice._copy() if self._notice else _connection_lost(error)
 
     async def _read(self, socket: ClientConnection) -> None:
         error: ClientError = ConnectionLostError(None, "the client was closed")
@@ -288,7 +288,7 @@ class Client:
         finally:  # in any case: no task may wait for a connection that is not read
             self._ended = error
             for speech in list(self._speeches.values()):
-                speech._on_lost(error)
+                speech._on_lost(error._copy())
                 self._forget(speech)
             await socket.close(code)
 

@@ -16,11 +16,22 @@ Unicode) and RuntimeError (a speech that is read before it is entered, a second 
 
 from __future__ import annotations
 
+from typing import Self
+
 from talkwire_client.protocol import Error
 
 
 class ClientError(Exception):
     """Base of errors between client and server; the text may be shown to users."""
+
+    def _copy(self) -> Self:
+        """Return a copy to raise: an object that is raised several times, or by several tasks,
+        collects all their tracebacks, and keeps their frames alive.
+        """
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        copy.__cause__, copy.__suppress_context__ = self.__cause__, self.__suppress_context__
+        return copy
 
 
 class NoServerError(ClientError):
