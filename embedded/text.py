@@ -11,7 +11,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from embedded.normalisation import abbreviations, addresses, amounts, phones, ranges, signs, times
+from embedded.normalisation import (
+    abbreviations,
+    addresses,
+    amounts,
+    names,
+    phones,
+    ranges,
+    signs,
+    times,
+)
 from embedded.normalisation.rules import PAUSES, Rules
 from embedded.normalisation.unicode_fold import Folded, fold
 
@@ -26,7 +35,7 @@ _LETTERS = (
     *amounts.LETTERS,
     *abbreviations.RULES,
 )
-_DIGITS = (*addresses.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
+_DIGITS = (*addresses.RULES, *names.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
 _SIGNS = (ranges.RANGE, addresses.ROOTED, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
 _BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
 _BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules(_SIGNS)

@@ -73,6 +73,18 @@ def year(number: int) -> str:
     return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
 
 
+def paired(written: str) -> str:
+    """Read the number of a flight or a form: "837" is "eight thirty seven", "1040" "ten forty"."""
+    if written[0] == "0":
+        return digits(written)
+    if len(written) == 4:
+        return year(int(written))
+    hundreds, rest = divmod(int(written), 100)
+    if rest == 0 or not 1 <= hundreds <= 9:
+        return cardinal(int(written))
+    return f"{cardinal(hundreds)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+
+
 def is_year(written: str) -> bool:
     """Whether four bare digits are read as a year if their context does not tell."""
     return len(written) == 4 and written.isdigit() and 1100 <= int(written) <= 2099
