@@ -43,7 +43,7 @@ _NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca r
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi
-    kt kts qts deg ng um dl nmi hp mmol in kwh gb
+    kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb
 """
 _DATED = "Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Mar"
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"

@@ -132,6 +132,7 @@ _WARM = re.compile(
     r"(?:(?:of|is|at|to|near|around|about|reach(?:es|ing)?|in\sthe)\s){0,2}$"
 )
 _UNCOUNTED = re.compile(r"(?:^|(?<![\d%])[\s(])([a-z]+)$")
+_FRACTION_BEFORE = re.compile(r"(?:(?P<whole>\d)\s{1,2}|(?<![\d/]))\d{1,2}/\d{1,2}\s{1,2}$")
 #: A number, with a unit or without, before a slash.
 _MEASURED = re.compile(r"\d\s?(?:[A-Za-z]{1,4})?$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
@@ -236,6 +237,12 @@ def _unit(match: Match) -> list[str] | None:
 def _of_scale(match: Match) -> list[str] | None:
     """ "50 million gal", "25k mi"."""
     return None if is_spoken(match.string) else [UNITS[match["unit"]][1]]
+
+
+def _of_fraction(match: Match) -> list[str] | None:
+    """ "½ oz", "1 1/2 lb"."""
+    behind = _FRACTION_BEFORE.search(before(match))
+    return stopped(match, UNITS[match["unit"]][bool(behind["whole"])]) if behind else None
 
 
 def _per(match: Match) -> list[str] | None:
@@ -502,6 +509,7 @@ LETTERS: tuple[Rule, ...] = (
         rf"(?:(?<=illion )|(?<=\d[kKM] ))(?P<unit>{UNIT})(?![A-Za-z0-9])",
         _of_scale,
     ),
+    Rule(r"(?P<unit>oz|lbs?|mi|yd|gal|qts?|h|g|m)(?![A-Za-z0-9])\.?", _of_fraction, behind=r"\s"),
 )
 _CLASS = Rule(r"'0(?P<n>\d)(?![\dA-Za-z'])", _class, behind=r"[\s(]?")
 _DECADE = Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade)

@@ -86,6 +86,12 @@ def _minus(match: Match) -> Reading:
     return ["to"] if match[0] == " – " else [","]
 
 
+def _after_fraction(match: Match) -> Reading:
+    """ "1½–2 cups", "a score of 2½-1½"; a vulgar fraction has a space after it."""
+    equated = re.search(r"=[^,;.?!]*$", before(match)) or re.match(r"[^,;.?!]*=", after(match))
+    return ["minus" if equated else "to"]
+
+
 def _in_name(match: Match) -> Reading:
     """A hyphen in a name of letters and digits: "i7-13700", "INC-2024-00123"."""
     return [] if IN_NAME.search(before(match)) else None
@@ -195,7 +201,9 @@ RULES: tuple[Rule, ...] = (
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?!0\d)(?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
     says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
+    Rule(r"(?<=[1-9]/[2-9])(?: [-–](?=\d)| -  ?(?=\d\d?/\d)|  [-–]  ?(?=\d))", _after_fraction),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
+    says(r"(?<=[1-9]/[2-9] )-(?=[a-z])"),  # ½-inch
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     # options of a command
     says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),

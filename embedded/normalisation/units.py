@@ -20,6 +20,11 @@ _NAMES = {
     "hectopascal": "hPa", "kilopascal": "kPa", "nautical mile": "nmi", "amp hour": "Ah",
     "watt hour": "Wh", "megapixel": "MP", "international unit": "IU", "millimole": "mmol",
     "milliequivalent": "mEq", "horsepower": "hp",
+    "kilohm": "k&ohm", "megohm": "M&ohm", "milliamp": "mA", "kilovolt": "kV",
+    "microfarad": "uF", "nanofarad": "nF", "picofarad": "pF", "millihenry": "mH",
+    "newton meter": "Nm", "megapascal": "MPa", "gigapascal": "GPa", "millibar": "mbar mb",
+    "gigawatt": "GW", "megawatt hour": "MWh", "gigawatt hour": "GWh", "megajoule": "MJ",
+    "gibibyte": "GiB", "mebibyte": "MiB", "kibibyte": "KiB", "petabyte": "PB",
     "month": "mo mos", "week": "wk wks", "knot": "kt kts",
 }  # fmt: skip
 _RATES = {
@@ -31,7 +36,8 @@ _RATES = {
     "kilogram per square meter": "kg/m² kg/m2", "microgram per cubic meter": "ug/m³ ug/m3",
     "gigabit per second": "Gb/s Gbit/s", "megabit per second": "Mb/s Mbit/s",
     "gigabyte per second": "GB/s", "kilobyte per second": "KB/s kB/s",
-    "kilometer per second": "km/s",
+    "kilometer per second": "km/s", "gram per mole": "g/mol",
+    "liter per minute": "L/min", "newton per meter": "N/m", "watt per square meter": "W/m²",
 }  # fmt: skip
 #: Units without a plural in s.
 _SET = {
@@ -42,6 +48,12 @@ _SET = {
     "ft": ("foot", "feet"),
     "inHg": ("inch of mercury", "inches of mercury"),
     "sq mi": ("square mile", "square miles"),
+    "ft-lb": ("foot pound", "foot pounds"),
+    "ft-lbs": ("foot pound", "foot pounds"),
+    "cu ft": ("cubic foot", "cubic feet"),
+    "ft³": ("cubic foot", "cubic feet"),
+    "ppm": ("part per million", "parts per million"),
+    "ppb": ("part per billion", "parts per billion"),
     "lb-ft": ("pound foot", "pound feet"),
     "sq ft": ("square foot", "square feet"),
     "sq-ft": ("square foot", "square feet"),
