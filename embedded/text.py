@@ -30,6 +30,7 @@ _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
 _LETTERS = (
     signs.SLASHED,
     *addresses.RULES,
+    *names.LETTERS,
     *phones.LETTERS,
     *times.DATES,
     *amounts.LETTERS,

@@ -39,7 +39,11 @@ _ABBREVIATIONS = """
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm"
+_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm cl"
+_BOOKS = """
+    Exod Lev Deut Josh Judg Kgs Chron Chr Neh Ps Pss Prov Eccl Isa Jer Lam Ezek Hos Mic Zech Mal
+    Matt Rom Cor Gal Eph Phil Thess Tim Heb Jas Pet
+"""
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi
@@ -52,6 +56,8 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
 #: Abbreviations only if a digit follows: "No. 5", but "No. I will not."
 NUMBERED = frozenset(_NUMBERED.split())
+#: Books of the Bible, likewise: "1 Cor. 13:4".
+BOOKS = frozenset(_BOOKS.split())
 #: Abbreviations unless a new sentence seems to begin: "10 min. and", but "10 min. Then".
 MEASURES = frozenset(_MEASURES.split())
 #: Likewise if capitalised, also before a month: "Sat. Nov. 5", but "the Sun. It shone".
@@ -74,7 +80,8 @@ def is_abbreviation(word: str) -> bool:
 
 def may_go_on(word: str) -> bool:
     """Whether the text after ``word`` and its dot decides if the sentence ends there."""
-    return word.lower() in NUMBERED or word in DATED or _unit(word) in MEASURES
+    is_named = word in DATED or word in BOOKS
+    return is_named or word.lower() in NUMBERED or _unit(word) in MEASURES
 
 
 def goes_on(word: str, following: str) -> bool | None:

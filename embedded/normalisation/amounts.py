@@ -142,6 +142,7 @@ _LASTING = re.compile(
 )
 #: What shows before or after 9" that it is a length.
 _BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")
+_LONG = re.compile(r"(?:\b(?:is|are|was|measures?|about|around|only)\s|=\s?)$")
 _AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s")
 _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
                 "viii": "eight", "ix": "nine"}  # fmt: skip
@@ -162,6 +163,8 @@ _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fift
 def _money(match: Match) -> list[str] | None:
     if match["cur"].isalpha() and before(match)[-1:] == "/":
         return None  # BTC/USD 43,210
+    if match["cur"] == "INR" and re.fullmatch(r"\d(?:\.\d)?", match["a"]) and not match["scale"]:
+        return None  # of the blood: INR 2.5
     currency = CURRENCIES[match.groupdict().get("of") or match["cur"]]
     scale = match["scale"]
     if _is_attribute(match):
@@ -285,8 +288,11 @@ def _inches(match: Match) -> list[str] | None:
         return [_span(match), "inch"]
     if _BEFORE_SIZE.search(before(match)) or _AFTER_SIZE.match(after(match)):
         return _in(match)
-    is_noun = _SIZED.match(after(match)) and not _is_quoted(match)
-    return [_span(match), "inch"] if is_noun else None
+    if _is_quoted(match):
+        return None
+    if _LONG.search(before(match)) and re.match(r"[.,;)]|\s*$", after(match)):
+        return _in(match)
+    return [_span(match), "inch"] if _SIZED.match(after(match)) else None
 
 
 def _is_quoted(match: Match) -> bool:
@@ -306,6 +312,12 @@ def _inch_fraction(match: Match) -> list[str] | None:
         return None
     more = match["whole"] and _AFTER_SIZE.match(after(match))
     return [*fraction, "inches" if more else "inch"]
+
+
+def _comma(match: Match) -> list[str]:
+    """A decimal comma: "2,5 kg", "1,5 Liter"."""
+    said, unit = amount(match["a"].replace(",", ".")), match["unit"]
+    return [said, "percent" if unit == "%" else UNITS[unit][1]] if unit else [said]
 
 
 def _in(match: Match) -> list[str]:
@@ -334,16 +346,6 @@ def _long_feet(match: Match) -> list[str] | None:
 def _class(match: Match) -> list[str]:
     """ "the class of '09"."""
     return [f"oh {amount(match['n'])}"]
-
-
-def _resolution(match: Match) -> list[str]:
-    """ "1080p", "2160p"."""
-    return [numbers.year(int(match[0]))]
-
-
-def _oil(match: Match) -> list[str]:
-    """ "5W-30"."""
-    return [amount(match["n"]), spell("w"), amount(match["d"])]
 
 
 def _list(match: Match) -> list[str]:
@@ -523,7 +525,6 @@ RULES: tuple[Rule, ...] = (
     _MONEY,
     _CENTS,
     Rule(r"(?:24/7/365|50-50)(?![\d/-])", _fixed),
-    Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
     _CLASS,
     Rule(rf"{_RANGE}\"", _inches),
     Rule(rf"{_RANGE}\s?in(?:\.(?={_INCHES_LONG})|(?={_INCHES_LONG}\s*(?:[^\w\s]|$)))", _in),
@@ -533,7 +534,12 @@ RULES: tuple[Rule, ...] = (
         r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]|-))?(?P<n>\d\d?)/(?P<d>2|4|8|16|32|64)\"",
         _inch_fraction,
     ),
-    Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>5|10|100)(?![\d/]|\.\d)", _rating),
+    Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>[45](?:\.0{1,2})?|100?)(?![\d/]|\.\d)", _rating),
+    Rule(
+        rf"(?P<a>\d{{1,3}},\d\d?)(?:\s?(?P<unit>%|{UNIT})(?![A-Za-z0-9])"
+        r"|(?=\s(?:[Ll]it(?:er|re)s?|[Kk]ilos?|Million(?:en)?)\b))",
+        _comma,
+    ),
     Rule(
         rf"{_SUMS}{_SCALE}?\s?(?P<cur>[$€£¥₹₩₽₿฿₺₫₪₴₦₱¢](?!\.?\d)|(?:{_CODE})\b)",
         _money,
@@ -549,7 +555,6 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<n>100|1,?000)s\b", _several, behind=r"[^A-Za-z0-9.,']?"),
     Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
     _DECADE,
-    Rule(r"(?P<n>0|5|10|15|20|25)W-(?P<d>[1-6]0|8|16)(?![\dA-Za-z-])", _oil),
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
     Rule(r"(?P<a>(?P<sure>[1-5])?\d\d)(?P<b>)(?P<scale>[FC])(?![A-Za-z0-9'])", _temperature),
     _PER_UNIT,

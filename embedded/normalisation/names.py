@@ -8,6 +8,7 @@ from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.streets import BEFORE_STREET
+from embedded.normalisation.words import spell
 
 #: Before three or four digits that are read in pairs: "flight 837", "Flight BA 2490", "UA837".
 _FLIGHT = re.compile(
@@ -17,6 +18,31 @@ _FLIGHT = re.compile(
 #: Before and after four digits that are read in pairs.
 _NUMBERED = re.compile(
     r"\b(?:[Ff]orms?|[Rr]oom|[Ss]uite|[Rr]oute|[Bb]us|[Mm]odel|Highway|Hwy|RTX|GTX|RX)\s#?$"
+)
+#: Books of the Bible, in full or abbreviated; a verse follows the chapter: "1 Cor. 13:4-7".
+_BOOKS = {
+    "Gen": "genesis", "Ex": "exodus", "Exod": "exodus", "Lev": "leviticus", "Num": "numbers",
+    "Deut": "deuteronomy", "Josh": "joshua", "Judg": "judges", "Sam": "samuel", "Kgs": "kings",
+    "Chron": "chronicles", "Chr": "chronicles", "Neh": "nehemiah", "Ps": "psalm", "Pss": "psalms",
+    "Prov": "proverbs", "Eccl": "ecclesiastes", "Isa": "isaiah", "Jer": "jeremiah",
+    "Lam": "lamentations", "Ezek": "ezekiel", "Hos": "hosea", "Mic": "micah",
+    "Zech": "zechariah", "Mal": "malachi", "Matt": "matthew", "Mt": "matthew", "Mk": "mark",
+    "Lk": "luke", "Jn": "john", "Rom": "romans", "Cor": "corinthians", "Gal": "galatians",
+    "Eph": "ephesians", "Phil": "philippians", "Col": "colossians", "Thess": "thessalonians",
+    "Tim": "timothy", "Heb": "hebrews", "Jas": "james", "Pet": "peter", "Rev": "revelation",
+}  # fmt: skip
+_IN_FULL = (
+    "Daniel|Surah|Quran|Qur'an|Acts|Job|Ruth|Esther|Ezra|Amos|Joel|Psalms|Peter|Titus|Mark|Luke|"
+    + "|".join(name.capitalize() for name in {*_BOOKS.values()} - {"mark", "luke", "peter"})
+)
+_NUMBERED_BOOKS = frozenset({"Sam", "Tim", "Pet", "Kgs", "Cor", "Thess", "Chr", "Chron"})
+_FIRST_BOOK = {"1": "first", "2": "second", "3": "third"}
+_BOOK = re.compile(rf"\b(?:{_IN_FULL}|(?:{'|'.join(_BOOKS)})\.?)\s$")
+#: What has a number with a hyphen that is no range: "P/N 12-3456", "case no. 21-118".
+_HAS_CODE = re.compile(
+    r"(?i)(?:\b[ps]/n|\bsku|\b(?:part|serial|model|case|docket|invoice|policy|claim|file|lot"
+    r"|ref(?:erence)?|order|account|acct|ticket|tracking|member|booking|confirmation)\.?\s"
+    r"(?:no\.|number|num\.|\#)):?\s?\#?$"
 )
 _FORM = re.compile(r"-[A-Z]{1,5}\b")
 _STREET_FOLLOWS = re.compile(rf"\s+{BEFORE_STREET}")
@@ -38,7 +64,86 @@ def _airliner(match: Match) -> Reading:
     return [numbers.paired(match["type"]), numbers.paired(match["n"])]
 
 
+def _verse(match: Match) -> Reading:
+    """ "Romans 8:28", "1 Cor. 13:4-7"."""
+    if not _BOOK.search(before(match)):
+        return None
+    return [numbers.cardinal(int(match["chapter"])), numbers.cardinal(int(match["verse"]))]
+
+
+def _book(match: Match) -> Reading:
+    """ "Gen. 1:1", "2 Tim. 3:16"."""
+    if match["a"] in _NUMBERED_BOOKS and not re.search(r"\b[123]\s$", before(match)):
+        return None  # Sam
+    return [_BOOKS[match["a"]]]
+
+
+def _numbered_book(match: Match) -> Reading:
+    """ "1 Cor. 13:4"."""
+    return [_FIRST_BOOK[match[0]]]
+
+
+def _coded(match: Match) -> Reading:
+    """ "P/N 12-3456", "invoice no. 2024-118"."""
+    if not _HAS_CODE.search(before(match)):
+        return None
+    words = [part for one in match[0].split("-") for part in (numbers.digits(one), ",")]
+    return words[:-1]
+
+
+def _tire(match: Match) -> Reading:
+    """ "205/55R16 91V", "P225/45ZR17"."""
+    words = [numbers.paired(match["width"]), numbers.cardinal(int(match["share"]))]
+    words += [spell(match["kind"]), numbers.cardinal(int(match["rim"]))]
+    if match["load"]:
+        words += [",", numbers.cardinal(int(match["load"])), spell(match["speed"])]
+    return words
+
+
+def _week(match: Match) -> Reading:
+    """ "2026-W48"."""
+    return [numbers.year(int(match["year"])), "week", numbers.cardinal(int(match["week"]))]
+
+
+def _season(match: Match) -> Reading:
+    """ "2024/25", "FY26/27"."""
+    first, last = int(match["first"]) % 100, int(match["last"])
+    if last != (first + 1) % 100:
+        return None
+    return [numbers.number(match["first"]), numbers.paired(match["last"])]
+
+
+def _resolution(match: Match) -> Reading:
+    """ "1080p", "2160p"."""
+    return [numbers.year(int(match[0]))]
+
+
+def _oil(match: Match) -> Reading:
+    """ "5W-30"."""
+    return [numbers.amount(match["n"]), spell("w"), numbers.amount(match["d"])]
+
+
+#: For names that begin with letters.
+LETTERS: tuple[Rule, ...] = (
+    Rule(
+        rf"(?P<a>{'|'.join(_BOOKS)})\.?(?=\s\d{{1,3}}:\d{{1,3}}(?!\s?[AaPp]\.?[Mm]|:))",
+        _book,
+        behind=r"[^A-Za-z0-9]?",
+    ),
+    Rule(r"(?P<a>Pss?)\.?(?=\s\d{1,3}(?![\d.]))", _book, behind=r"[^A-Za-z0-9]?"),
+)
 RULES: tuple[Rule, ...] = (
+    Rule(r"(?P<n>0|5|10|15|20|25)W-(?P<d>[1-6]0|8|16)(?![\dA-Za-z-])", _oil),
+    Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
+    Rule(r"(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?![\d:])", _verse, behind=r"\s"),
+    Rule(rf"[123](?=\s(?:{'|'.join(_BOOKS)})\.?\s\d{{1,3}}:\d)", _numbered_book,
+         behind=r"[^A-Za-z0-9.]?"),
+    Rule(r"\d{1,6}(?:-\d{2,7})+(?![\w-])", _coded, behind=r"[\s#:]"),
+    Rule(r"(?P<width>\d{3})/(?P<share>\d\d)(?P<kind>Z?R)(?P<rim>\d\d)(?!\d)"
+         r"(?:\s(?P<load>\d{2,3})(?P<speed>[A-Z])(?!\w))?", _tire),
+    Rule(r"(?P<year>20\d\d)-W(?P<week>\d\d)(?![\w-])", _week, behind=r"[^A-Za-z0-9-]?"),
+    Rule(r"(?P<first>(?:19|20)\d\d|(?<=FY)\d\d)/(?P<last>\d\d)(?![\d/]|[.,-]\d)", _season,
+         behind=r"[^0-9./-]?"),
     Rule(r"\d{3,4}(?![\dA-Za-z%]|[-.,/:]\d)", _paired, behind=r"[^0-9.,/:-]?"),
     Rule(r"(?P<type>7[0-8]7)-(?P<n>[1-9]00|(?<=787-)(?:8|9|10))(?:(?=ER\b)|(?![\w-]|[.,]\d))",
          _airliner, behind=r"[^A-Za-z0-9.,/-]?"),
