@@ -36,10 +36,11 @@ _ABBREVIATIONS = """
     jr sr esq ph.d phd vs viz cf al etc approx appt dept est ext inc ltd co corp bros assn
     univ ave blvd rd hwy ste misc tel temp incl excl govt messrs
     jan feb apr jun jul aug sept sep oct nov dec
+    civ crim evid
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm cl"
+_NUMBERED = "fed no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm cl"
 _BOOKS = """
     Exod Lev Deut Josh Judg Kgs Chron Chr Neh Ps Pss Prov Eccl Isa Jer Lam Ezek Hos Mic Zech Mal
     Matt Rom Cor Gal Eph Phil Thess Tim Heb Jas Pet
@@ -48,6 +49,11 @@ _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi
     kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb
+"""
+_LABELLED = """
+    account acct bill booking case claim confirmation customer file flight invoice item license
+    member model order part passport phone policy ref reference registration room routing serial
+    tel telephone ticket tracking
 """
 _DATED = "Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Mar"
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
@@ -64,6 +70,11 @@ MEASURES = frozenset(_MEASURES.split())
 DATED = frozenset(_DATED.split())
 #: Abbreviations that never end a sentence if capitalised; words if not.
 _CAPITALS = frozenset({"Apt"})
+#: Of those, the ones before Roman numerals.
+_BEFORE_ROMAN = frozenset({"Art", "Ch", "Vol", "Sec", "Fig", "No"})
+#: What has a number: "policy no. is", but "I said no. then".
+_LABELS = frozenset(_LABELLED.split())
+_LONGEST_LABEL = 24
 _GOES_ON = frozenset("([-–—&+/$€£")
 _MONTH_LETTERS = 3
 
@@ -84,12 +95,19 @@ def may_go_on(word: str) -> bool:
     return is_named or word.lower() in NUMBERED or _unit(word) in MEASURES
 
 
-def goes_on(word: str, following: str) -> bool | None:
+def goes_on(word: str, following: str, *, labelled: bool = False) -> bool | None:
     """Whether a sentence continues after such a word, its dot and whitespace, according to the
-    characters that follow. None if more of them are needed.
+    characters that follow. None if more of them are needed. ``labelled``: the word before it names
+    what has a number, as "policy" in "policy no. is".
     """
     first = following[0]
     if first.isdigit():
+        return True
+    if word in _BEFORE_ROMAN and first in "IVX":  # "Art. III", but "Art. I think"
+        return following[1] in "IVX" if len(following) > 1 else None
+    if word == "Fed" and first == "R":  # "Fed. R. Civ. P. 12"
+        return following[1] == "." if len(following) > 1 else None
+    if word == "no" and labelled and first.islower():
         return True
     if word in DATED and first.isupper():
         begun = [month for month in _MONTHS.split() if month.startswith(following)]
@@ -103,12 +121,17 @@ class Held:
 
     def __init__(self) -> None:
         self._word = ""
+        self._labelled = False  # whether the word before it names what has a number
         self._at = 0  # where the whitespace ends
 
-    def note(self, word: str, at: int) -> None:
-        """Record whitespace up to ``at`` after ``word`` and its dot, or after the word held."""
+    def note(self, word: str, text: list[str]) -> None:
+        """Record whitespace at the end of ``text`` after ``word`` and its dot, or after the word
+        held.
+        """
         if self._word or may_go_on(word):
-            self._word, self._at = self._word or word, at
+            if not self._word:
+                self._labelled = word == "no" and _is_labelled(text)
+            self._word, self._at = self._word or word, len(text)
 
     def end_before(self, text: list[str], char: str) -> int | None:
         """Return where a sentence ended in ``text`` after the word, as ``char`` shows. None if it
@@ -117,15 +140,21 @@ class Held:
         if not self._word or (char.isspace() and self._at == len(text)):
             return None
         following = "".join(text[self._at :])
-        on = goes_on(self._word, following + char)
+        on = goes_on(self._word, following + char, labelled=self._labelled)
         if on is not None:
             self._word = ""
         return self._at if on is False else None
 
 
+def _is_labelled(text: list[str]) -> bool:
+    """Whether the word before the last one names what has a number."""
+    words = "".join(text[-_LONGEST_LABEL:]).split()
+    return len(words) > 1 and words[-2].strip(".").lower() in _LABELS
+
+
 def _unit(word: str) -> str:
     """The unit in ``word`` after a number, or after a price and a slash: "5lbs", "$15/mo"."""
-    return word.lower().rpartition("/")[2].lstrip("0123456789.,")
+    return word.lower().rpartition("/")[2].lstrip("0123456789.,-")
 
 
 def _is_item(word: str) -> bool:
@@ -413,7 +442,7 @@ class Segmenter:
     def _read(self, char: str) -> None:
         """Update the state for ``char``, which was just added outside a tag."""
         if char.isspace():
-            self._held.note(self._dotted_word(), len(self._text))
+            self._held.note(self._dotted_word(), self._text)
             self._mark, self._clause, self._dot = "", "", None
             self._line_break = self._line_break or char == "\n"
             if self._word < len(self._text) - 1:

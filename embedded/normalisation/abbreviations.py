@@ -64,7 +64,17 @@ _HAS_NUMBER = re.compile(
 )
 #: Words that other rules may read as abbreviations or units.
 _NEVER_PLAIN = frozenset(ABBREVIATED) | {sign.split()[0] for sign in UNITS}
+#: Rules of American courts: "Fed. R. Civ. P. 12".
+_OF_COURTS = {"Civ": "civil procedure", "Crim": "criminal procedure",
+              "App": "appellate procedure", "Evid": "evidence"}  # fmt: skip
+_SERIES = {"2d": "second", "3d": "third", "4th": "fourth", "5th": "fifth"}
+#: What happened in a year: "(b. 1850, d. 1912)".
+_EVENTS = {"b": "born", "d": "died", "m": "married", "r": "reigned", "fl": "flourished"}
 _QUOTES = frozenset("'\"*_")
+
+
+#: Of the abbreviations before numbers, those that Roman numerals follow too: "Art. III".
+_ROMAN_TOO = ("Art", "Ch", "Vol", "Sec", "Fig", "No")
 
 
 def _latin(match: Match) -> Reading:
@@ -108,6 +118,22 @@ def _inner(match: Match) -> Reading:
     return [_INNER[match["a"].lower()]]
 
 
+def _rule_of_court(match: Match) -> Reading:
+    """ "Fed. R. Civ. P. 12(b)(6)", "Fed. R. Evid. 702"."""
+    return ["federal rule of", _OF_COURTS[match["a"]]]
+
+
+def _reporter(match: Match) -> Reading:
+    """A series of a reporter: "123 F.3d 456", "5 So. 2d 7"."""
+    return [read_word(match["a"]), _SERIES[match["n"]]]
+
+
+def _event(match: Match) -> Reading:
+    """ "b. 1850", "d. c. 1912"."""
+    circa = ["circa"] if match["circa"] else []
+    return [_EVENTS[match["a"]], *circa, numbers.year(int(match["year"]))]
+
+
 def _number_of(match: Match) -> Reading:
     """ "Policy no. is", "Tracking no.: 5", but "I said no."."""
     is_short = _HAS_NUMBER.search(before(match)) and not is_spoken(match.string)
@@ -116,6 +142,10 @@ def _number_of(match: Match) -> Reading:
 
 def _numbered(match: Match) -> Reading:
     """ "No. 5", "pp 7", but "no 5-star hotel" and "CH 5"."""
+    if match["b"]:
+        named = NUMBERED[match["b"].lower()]
+        is_roman = _WELL_FORMED.fullmatch(match["roman"])
+        return [named, numbers.cardinal(_roman_value(match["roman"]))] if is_roman else None
     token = match["a"]
     dotted = match.string[match.end("a") : match.end("a") + 1] == "."
     spelled = token.isupper() and not is_shouting(match.string)
@@ -231,6 +261,7 @@ RULES: tuple[Rule, ...] = (
          _initials, behind=_START),
     Rule(r"(?P<a>[A-HJ-Z])\.(?=\s+[A-Za-z])", _initial, behind=_START),
     Rule(r"(?P<a>AB|[A-FO])(?P<sign>[-+])(?=[\s.,;:!?)]|$)", _graded, behind=r"[\s(]?"),
+    Rule(r"Cir\.(?=\s(?:1[89]|20)\d\d\))", lambda match: ["circuit"], behind=r"[a-z\d] "),
     STREET,
     KIND,
     Rule(r"v\.(?=\s+[A-Z])", _versus, behind=r"\s"),
@@ -240,11 +271,20 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?<!\d )(?<![Aa] )(?P<a>max|min|temp)\.(?=\s+(?!(?:and|or|then|if|but|so|i)\b)[a-z])",
          _inner, behind=r"\s"),
     Rule(r"(?P<a>Max|Min|Temp)\.(?=\s+[a-z])", _inner, behind=_START),
-    Rule(r"c\.(?=\s?1\d{3}(?!\d))", lambda match: ["circa"], behind=r"[\s(]"),
+    Rule(r"c\.(?=\s?(?:1\d{3}(?!\d)|\d{2,4}\s(?:BCE?|CE|AD)\b))", lambda match: ["circa"],
+         behind=r"[\s(]"),
+    Rule(r"(?P<a>[bdmr]|fl)\.\s?(?P<circa>ca?\.\s?)?(?P<year>(?:1\d|20)\d\d)(?!\d|[.,]\d)",
+         _event, behind=r"[\s(]?"),
+    Rule(r"Fed\.\sR\.\s(?P<a>Civ|Crim|App|Evid)\.(?:\sP\.)?(?=\s\d)", _rule_of_court,
+         behind=_START),
+    Rule(r"(?P<a>F|P|A|So|Cal|Supp|Ed)\.\s?(?P<n>2d|3d|4th|5th)(?=,?\s\d)", _reporter,
+         behind=_START),
     Rule(r"(?P<a>in|ex)cl\.?(?=[,;)]|\.?\s*$|\.\s+[A-Z])", _included, behind=r"[a-z] "),
     Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
     Rule(r"[Nn]o\.(?=[:?,]|\s+[a-z]|\s*$)", _number_of, behind=r"\s"),
-    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d)", _numbered, behind=_START),
+    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d)"
+         rf"|(?P<b>{_any(_ROMAN_TOO)})\.[ \t](?P<roman>[IVX]{{2,6}})(?!\w)", _numbered,
+         behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
     Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),
     Rule(r"(?i:(?P<a>wi-fi))" + _ENDING, lambda match: ["why fie"], behind=_START),

@@ -205,6 +205,7 @@ NUMBERED = _table(
     ext extension
     op opus
     para paragraph
+    cl clause
     ca circa
     rm room
     apt apartment
@@ -212,7 +213,7 @@ NUMBERED = _table(
     """
 )
 #: Of those, also words or letters, unless they have a dot: "No. 5" but "no 5-star hotel".
-ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca apt")
+ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca apt cl")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
     "october", "november", "december",

@@ -80,7 +80,7 @@ def _book(match: Match) -> Reading:
 
 def _numbered_book(match: Match) -> Reading:
     """ "1 Cor. 13:4"."""
-    return [_FIRST_BOOK[match[0]]]
+    return [_FIRST_BOOK[match[0][0]]]
 
 
 def _coded(match: Match) -> Reading:
@@ -126,7 +126,7 @@ def _oil(match: Match) -> Reading:
 #: For names that begin with letters.
 LETTERS: tuple[Rule, ...] = (
     Rule(
-        rf"(?P<a>{'|'.join(_BOOKS)})\.?(?=\s\d{{1,3}}:\d{{1,3}}(?!\s?[AaPp]\.?[Mm]|:))",
+        rf"(?P<a>{'|'.join(_BOOKS)})\.?\s(?=\d{{1,3}}:\d{{1,3}}(?!\s?[AaPp]\.?[Mm]|:))",
         _book,
         behind=r"[^A-Za-z0-9]?",
     ),
@@ -136,7 +136,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<n>0|5|10|15|20|25)W-(?P<d>[1-6]0|8|16)(?![\dA-Za-z-])", _oil),
     Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
     Rule(r"(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?![\d:])", _verse, behind=r"\s"),
-    Rule(rf"[123](?=\s(?:{'|'.join(_BOOKS)})\.?\s\d{{1,3}}:\d)", _numbered_book,
+    Rule(rf"[123]\s(?=(?:{'|'.join(_BOOKS)})\.?\s\d{{1,3}}:\d)", _numbered_book,
          behind=r"[^A-Za-z0-9.]?"),
     Rule(r"\d{1,6}(?:-\d{2,7})+(?![\w-])", _coded, behind=r"[\s#:]"),
     Rule(r"(?P<width>\d{3})/(?P<share>\d\d)(?P<kind>Z?R)(?P<rim>\d\d)(?!\d)"

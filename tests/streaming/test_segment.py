@@ -126,6 +126,16 @@ def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
         ("It has 1,200 sq. ft. of room. Ok", ["It has 1,200 sq. ft. of room.", "Ok"]),
         ("(e.g. this) vs. that etc. so. Ok", ["(e.g. this) vs. that etc. so.", "Ok"]),
         ("No. 5 is alive. No. I am not.", ["No. 5 is alive.", "No.", "I am not."]),
+        ("Fed. R. Civ. P. 5. The Fed. It rose.", ["Fed. R. Civ. P. 5.", "The Fed.", "It rose."]),
+        ("Art. III, cl. 1. Love Art. I do.", ["Art. III, cl. 1.", "Love Art.", "I do."]),
+        (
+            "1 Cor. 13:4. A policy no. is. No. no.",
+            ["1 Cor. 13:4.", "A policy no. is.", "No.", "no."],
+        ),
+        (
+            "A 14-oz. can. My order no. Then no. ok",
+            ["A 14-oz. can.", "My order no.", "Then no.", "ok"],
+        ),
         (
             "No.  5 is alive. Wait 10 min. \n and go.",
             ["No.  5 is alive.", "Wait 10 min. \n and go."],
