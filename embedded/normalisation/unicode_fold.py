@@ -18,7 +18,14 @@ _THOUSANDS = re.compile(
 )
 _THIN = str.maketrans("\u00a0\u2009\u202f", ",,,")
 #: Dots that hide digits are no bullets: "•••• 4242".
-_MASK = re.compile("[•●]{2,}")
+_MASK = re.compile("[•●·]{2,12} ?(?=[0-9]{4}(?![0-9]))|[•●]{2,}")
+#: Cyrillic letters within words of Latin letters, which look like these: "pаypal".
+_LOOKALIKES = dict(zip("АВЕКМНОРСТХаеорсухіј", "ABEKMHOPCTXaeopcyxij", strict=True))
+_MIXED = re.compile(
+    rf"(?<!\w)(?:[A-Za-z]{{1,20}}[{''.join(_LOOKALIKES)}]|[{''.join(_LOOKALIKES)}]{{1,20}}[A-Za-z])"
+    rf"[A-Za-z{''.join(_LOOKALIKES)}]{{0,40}}(?!\w)"
+)
+_LATIN = str.maketrans(_LOOKALIKES)
 #: A formula in LaTeX, between dollar signs.
 _FORMULA = re.compile(r"(\$\$?)(?=[^\s$])(?=[^$\n]{0,200}[\\^])[^$\n]{1,200}(?<!\s)\1(?!\d)")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
@@ -61,7 +68,9 @@ def fold(source: str) -> Folded:
     source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
     if "$" in source:
         source = _FORMULA.sub(lambda match: match[0].replace("$", " "), source)
-    source = _MASK.sub(lambda match: "*" * len(match[0]), source)
+    source = _MASK.sub(_stars, source)
+    if not source.isascii():
+        source = _MIXED.sub(lambda match: match[0].translate(_LATIN), source)
     source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()
     at = 0
@@ -117,9 +126,19 @@ class _Folding:
         return Folded("".join(self._chars), tuple(self._starts), tuple(self._ends))
 
 
+def _stars(match: re.Match[str]) -> str:
+    """Hide digits behind as many letters or stars: "xx3344", "xx-3344", "*****"."""
+    if match.string[match.end() : match.end() + 1].isdigit():
+        dots = match[0].rstrip(" ")
+        return "x" * len(dots) + "-" * (len(match[0]) - len(dots))
+    return "*" * len(match[0])
+
+
 def _fold_one(char: str) -> str:
     if char in SIGNS:
         return char
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
     if char in _REPLACED:
         return _REPLACED[char]
     if unicodedata.category(char) in _PICTURES and char not in "℃℉":
