@@ -116,7 +116,9 @@ _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
 _RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
 _STARS = re.compile(r"\s(?:stars?|ratings?)\b")
 #: The first side before the sign in "10 x 12" and "9\" x 13\"".
-_SIDE = re.compile(r"(?<![A-Za-z])\d(?:\"|'|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$")
+_SIDE = re.compile(
+    r"(?:(?<![A-Za-z])|(?<=\bM))\d(?:\"|'|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$"
+)
 _PHONE = re.compile(r"\d{3}[-. ]\d{4},?\s$")
 _INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
 _FEET_LONG = re.compile(rf"{_INCHES_LONG}|\s(?:ceiling|ladder|board|rug|fence|pole|tree)s?\b")
@@ -156,7 +158,8 @@ _SCORED = re.compile(
 )
 _INCHES_PER_FOOT = 12
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
-_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty"}
+_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty",
+                  "4/4": "four four"}  # fmt: skip
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
 
@@ -545,7 +548,7 @@ RULES: tuple[Rule, ...] = (
         _money,
     ),
     Rule(rf"{_RANGE}\s?%", _percent),
-    Rule(r"(?<=°)(?P<m>\d\d?)'(?:\s?(?P<s>\d\d?(?:\.\d+)?)(?:\"|''))?", _minutes),
+    Rule(r"(?:(?<=°)|(?<=° ))(?P<m>\d\d?)'(?:\s?(?P<s>\d\d?(?:\.\d+)?)(?:\"|''))?", _minutes),
     Rule(
         r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')|"
         r"(?P<tall>[3-7])'(?P<over>1[01]|\d)(?![\d'\"A-Za-z.]|\s?[x×])",
@@ -579,7 +582,7 @@ RULES: tuple[Rule, ...] = (
         _chain,
         behind=r"[^A-Za-z0-9.-]?",
     ),
-    Rule(r"[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?: \d{3})* 000)(?!\d|[.,]\d)", _grouped),
+    Rule(r"[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?: \d{3})* 000|(?:'\d{3})+)(?!\d|[.,']\d)", _grouped),
     Rule(
         r"(?P<n>\d+(?:\.\d+){0,4})(?P<pieces>(?:\((?:[A-Za-z]|[ivx]{2,4}|\d\d?)\)){1,5})(?!\w)",
         _paragraph,

@@ -123,12 +123,33 @@ def _oil(match: Match) -> Reading:
     return [numbers.amount(match["n"]), spell("w"), numbers.amount(match["d"])]
 
 
+def _every(match: Match) -> Reading:
+    """How often a drug is taken: "q4h", "q4-6h"."""
+    to = ["to", numbers.amount(match["to"])] if match["to"] else []
+    return ["every", numbers.amount(match["n"]), *to, "hours" if match["of"] == "h" else "days"]
+
+
+def _meter(match: Match) -> Reading:
+    """ "in 6/8 time"."""
+    return [numbers.amount(match["beats"]), numbers.amount(match["of"])]
+
+
 #: For names that begin with letters.
 LETTERS: tuple[Rule, ...] = (
     Rule(
         rf"(?P<a>{'|'.join(_BOOKS)})\.?\s(?=\d{{1,3}}:\d{{1,3}}(?!\s?[AaPp]\.?[Mm]|:))",
         _book,
         behind=r"[^A-Za-z0-9]?",
+    ),
+    Rule(
+        r"[qQ](?P<n>\d\d?)(?:[-–](?P<to>\d\d?))?(?P<of>[hd])(?:rs?)?(?![A-Za-z0-9])",
+        _every,
+        behind=r"[\s(]?",
+    ),
+    Rule(
+        r"x\s?(?=\d{1,3}\s(?:days?|weeks?|wks?|months?|nights?)\b)",
+        lambda match: ["for"],
+        behind=r"[A-Za-z.] ",
     ),
     Rule(r"(?P<a>Pss?)\.?(?=\s\d{1,3}(?![\d.]))", _book, behind=r"[^A-Za-z0-9]?"),
 )
@@ -141,6 +162,9 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\d{1,6}(?:-\d{2,7})+(?![\w-])", _coded, behind=r"[\s#:]"),
     Rule(r"(?P<width>\d{3})/(?P<share>\d\d)(?P<kind>Z?R)(?P<rim>\d\d)(?!\d)"
          r"(?:\s(?P<load>\d{2,3})(?P<speed>[A-Z])(?!\w))?", _tire),
+    Rule(r"(?P<beats>[2-9]|12)/(?P<of>[248]|16)"
+         r"(?=\s(?:time|meter|beat|groove|waltz|march)\b)", _meter,
+         behind=r"[^A-Za-z0-9/.-]?"),
     Rule(r"(?P<year>20\d\d)-W(?P<week>\d\d)(?![\w-])", _week, behind=r"[^A-Za-z0-9-]?"),
     Rule(r"(?P<first>(?:19|20)\d\d|(?<=FY)\d\d)/(?P<last>\d\d)(?![\d/]|[.,-]\d)", _season,
          behind=r"[^0-9./-]?"),

@@ -24,6 +24,8 @@ _TIMES = (
         rf"(?:\d?\d:\d\d(?:\s?{_HALF_DAY})?|(?:\d?\d\.)?\d?{_HALF}|{_NOON}|\d\d?(?::\d\d)?[AaPp])"
         r"(?![A-Za-z0-9])",
     ),
+    (_NOON, r"\d\d?(?::\d\d)?(?![\d%])"),
+    (r"\b\d\d?(?::\d\d)?", _NOON),
     (r"\d(?:st|nd|rd|th)", r"\d{1,3}(?:st|nd|rd|th)\b"),
     (rf"\b(?i:{DAY_NAME})\.?", rf"(?i:{DAY_NAME})"),
     (rf"\b{MONTH_NAME}\.?(?:\s\d\d?(?:st|nd|rd|th)?)?(?:,?\s\d{{4}})?", _DATE),
@@ -39,6 +41,10 @@ _AMOUNTS = (
 )
 
 
+#: Letters are a range, except those of a bond in chemistry.
+_LETTERS = re.compile(r"^(?:[^A-Za-z0-9]?)[A-Z]–[A-Z](?![A-Za-z0-9'-])(?!\s(?:bond|stretch|coupl))")
+
+
 def _compiled(ends: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
     return [(re.compile(rf"(?:{left})$"), re.compile(right)) for left, right in ends]
 
@@ -51,6 +57,9 @@ def _range(match: Match) -> Reading:
     text, end = match.string, match.end()
     if _holds(_OF_TIME, match):
         return ["to"]
+    if match[0] == "–" and _LETTERS.search(f"{before(match)[-2:]}–{text[end : end + 12]}"):
+        first, last = text[match.start() - 1], text[end]
+        return ["to"] if first < last else None
     if _holds(_OF_AMOUNT, match):
         return ["minus" if "=" in text[end : end + REACH] else "to"]
     return None

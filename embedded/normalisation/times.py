@@ -70,6 +70,8 @@ _BEFORE_RATIO = re.compile(
 _AFTER_RATIO = re.compile(r"\s(?:ratio|mix(?:ture)?|dilution|odds|scale|split)\b")
 IN_FILE = r"(?:\b[Ll]ines?\s|\.[a-z]{1,5}:)"
 _BEFORE_PLACE = re.compile(rf"{IN_FILE}$")
+#: An option of a command: "-p 22:22".
+_BEFORE_VALUE = re.compile(r"(?:^|\s)--?[A-Za-z][A-Za-z-]{0,20}[ =]$")
 _BEFORE_HOURS = re.compile(r"(?i)\b(?:at|by|from|to|until|till|before|after)\s$")
 _BEFORE_WEEK, _AFTER_WEEK = (
     re.compile(r"\d\s?(?:[AaPp]\.?[Mm]?\.?)?,?\s$"),
@@ -106,6 +108,7 @@ def _is_ratio(match: Match) -> bool:
         _BEFORE_RATIO.search(behind)
         or _AFTER_RATIO.match(after(match))
         or _BEFORE_PLACE.search(behind)
+        or _BEFORE_VALUE.search(behind)
     )
 
 
@@ -170,11 +173,19 @@ def _half(match: Match) -> list[str]:
     return [words] if _OF_THE_TIME.match(after(match)) else stopped(match, words)
 
 
+def _lap(match: Match) -> Reading:
+    """ "a lap of 1:18.792"."""
+    seconds = numbers.amount(match["s"].lstrip("0") or "0")
+    oh = "oh " if match["s"][0] == "0" and seconds != "zero" else ""
+    return [numbers.amount(match["m"]), f"{oh}{seconds} point {numbers.digits(match['part'])}"]
+
+
 def _duration(match: Match) -> Reading:
     """ "1h 30m", "2 h 5 min", "5m30s": here the "m" is no meter."""
     words = []
     for name in ("hour", "minute", "second"):
         if written := match[name]:
+            written = written.lstrip("0") or "0"
             words += [numbers.amount(written), name if written == "1" else f"{name}s"]
     return words
 
@@ -302,7 +313,7 @@ DATES: tuple[Rule, ...] = (
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
     Rule(
-        r"(?P<hour>\d{1,3})\s?h\s?(?P<minute>\d\d?)\s?m(?:in)?\b(?:\s?(?P<second>\d\d?)\s?s\b)?",
+        r"(?P<hour>\d{1,3})\s?h\s?(?P<minute>\d\d?)\s?m(?:in)?\b(?:\s?(?P<second>\d\d?(?:\.\d{1,3})?)\s?s\b)?",
         _duration,
     ),
     Rule(r"(?P<hour>)(?P<minute>\d\d?)m\s?(?P<second>\d\d?)s\b", _duration),
@@ -312,6 +323,11 @@ TIMES: tuple[Rule, ...] = (
         _iso_time,
     ),
     Rule(rf"(?P<h>\d\d?):(?P<m>[0-5]\d)(?P<s>){_LETTER_HALF}", _time),
+    Rule(
+        r"(?P<m>\d\d?):(?P<s>[0-5]\d)\.(?P<part>\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])",
+        _lap,
+        behind=r"[^0-9:.]?",
+    ),
     Rule(
         r"(?P<h>\d\d?):(?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:\.(?P<part>\d{1,9}))?)?(?![\d:])"
         rf"(?:\s?{_HALF})?",
