@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import IN_NAME, REACH, after, before
+from embedded.normalisation.context import IN_NAME, OF_OPTION, REACH, after, before
 from embedded.normalisation.lexicon import LETTERS
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
 from embedded.normalisation.times import IN_FILE
@@ -22,7 +22,8 @@ _NAMES = {
 }  # fmt: skip
 _SLASHED = {"and/or": "and or", "w/o": "without", "w/": "with", "n/a": "not applicable",
             "c/o": "care of", "b/c": "because",
-            "a/c": "ay see", "i/o": "eye oh", "p/e": "pee ee", "a/b": "ay bee",
+            "a/c": "ay see", "k/d": "kay dee", "y/o": "year old",
+            "i/o": "eye oh", "p/e": "pee ee", "a/b": "ay bee",
             "tl;dr": "tee ell dee ar", "m&ms": "em and ems",
             "c++": "see plus plus"}  # fmt: skip
 _MONEY = r"[$€£¥₹]"
@@ -55,6 +56,8 @@ def _pause(mark: str) -> Rule:
 def _named(match: Match) -> Reading:
     if match[0] == "+" and _is_bullet(match):
         return []
+    if match[0] == "°" and re.search(r"\([^\w(]*$", before(match)):
+        return []  # (°□°)
     return ["sections" if len(match[0]) > 1 else _NAMES[match[0]]]
 
 
@@ -107,13 +110,19 @@ def _divided(match: Match) -> Reading:
 
 def _colon(match: Match) -> Reading:
     """ "3:1", but "line 42:7"."""
-    return [","] if _PLACE.search(before(match)) else ["to"]
+    behind = before(match)
+    return [","] if _PLACE.search(behind) or OF_OPTION.search(behind) else ["to"]
 
 
 def _ellipsis(match: Match) -> Reading:
     """A stop, or a pause within a sentence."""
     following = match.string[match.end() : match.end() + 3]
     return [","] if re.match(r"\s*[a-z]|[,;:\d]", following) else ["."]
+
+
+def _for_each(match: Match) -> Reading:
+    """ "5 mg/5 mL", "60 mL/min/1.73 m²"."""
+    return ["per"] if re.search(r"\d\s?[A-Za-z]{1,5}(?:/[A-Za-z]{1,3})?$", before(match)) else None
 
 
 def _blank(match: Match) -> Reading:
@@ -140,6 +149,11 @@ def _options(match: Match) -> Reading:
     if not _COMMAND.search(before(match)):
         return None
     return ["dash", *(LETTERS[letter] for letter in match["letters"].lower())]
+
+
+def _next_option(match: Match) -> Reading:
+    """The "-d" in "docker run -p 80:80 -d nginx"."""
+    return ["dash"] if OF_OPTION.search(before(match).rstrip()) else None
 
 
 def _stage(match: Match) -> Reading:
@@ -209,6 +223,7 @@ RULES: tuple[Rule, ...] = (
     says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),
     Rule(r"-(?P<letters>[A-Za-z]{2,4})(?![A-Za-z'-])", _options, behind=r"[ \t]"),
     says(r"(?<=[A-Za-z]{2}\s)-(?=[A-Za-z](?:\s|$))", "dash"),
+    Rule(r"-(?=[A-Za-z](?:\s|$))", _next_option, behind=r"\s"),
     says(r"-(?=,?\s(?:and|or|to)\s[\w-]*-)", "", behind=_LETTER_OR_DIGIT),  # 6- or 12-month
     says(r"–(?=[A-Z][a-z])", "", behind=r"[a-z]"),  # Beijing–Shanghai
     says(r"[-–—]+", ","),
@@ -219,6 +234,9 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\s+", _blank),
     # slashes, stars and the like
     says(r"(?<=\bQ[1-4])/(?=\d\d)"),
+    Rule(
+        r"/(?=\d{1,4}(?:\.\d{1,3})?\s?(?:mL|ml|L|dL|kg|m²|m2|min)\b)", _for_each, behind=r"[A-Za-z]"
+    ),
     says(r"/(?=\d)", "slash", behind=r"\d"),
     says(r"/(?=\d\d?\s?(?:h|hrs?|hours)\b)", "per", behind=r"[A-Za-z]"),
     says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
@@ -234,8 +252,8 @@ RULES: tuple[Rule, ...] = (
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
     says(r"!=|=/=", "not equal to"),
-    says(rf"<(?=\s?{_MONEY}?\d)", "less than"),
-    says(rf">(?=\s?{_MONEY}?\d)", "greater than"),
+    says(rf"<(?=\s?{_MONEY}?\.?\d)", "less than"),
+    says(rf">(?=\s?{_MONEY}?\.?\d)", "greater than"),
     says(r"<[-=]+", ","),
     says(r"={2,}", "equals"),
     # marks
@@ -254,11 +272,13 @@ RULES: tuple[Rule, ...] = (
     says(r"&&", "and"),
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
     says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
+    says(r"\$(?=[A-Z][A-Z_]{1,20}(?![A-Za-z0-9])|\{[A-Z_]{2,20}\}|\([a-z])"),  # $AAPL, $HOME
     Rule(r"[*#]", _key),
     Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿฿₺₫₪₴₦₱]", _named),
     *map(_pause, PAUSES),
 )
 #: Short forms that contain a sign, tried before words.
 SLASHED = Rule(r"(?:(?i:and/or|w/o|w/|n/a|c/o|tl;dr|m&ms)|b/c|A/[BC]|I/O|P/E)"
-               r"(?![A-Za-z0-9/])|(?i:w/)(?=\w)"
-               r"|C\+\+|c#|[A-G]#(?![A-Za-z0-9])", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip
+               r"(?![A-Za-z0-9/])|(?<!/)(?i:w/)(?=\w)|K/D|(?<=\d )y/o|(?<=\d)y/o"
+               r"|C\+\+|c#|[A-G]#(?=(?:m|maj|min|dim|aug|sus|add)?"
+               r"(?:[5679]|1[13])?(?![A-Za-z0-9]))", _slashed, behind=r"[^A-Za-z0-9]?")  # fmt: skip
