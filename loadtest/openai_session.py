@@ -60,6 +60,8 @@ def address(url: str) -> Address:
         raise ValueError(f"not an HTTP address: {url}")
     tls = scheme == "https"
     path = SPEECH_PATH if parts.path in ("", "/", PATH) else parts.path
+    if path.rstrip("/").endswith("/v1"):  # the base address, as OpenAI's clients take it
+        path = path.rstrip("/") + SPEECH_PATH.removeprefix("/v1")
     return Address(parts.hostname, parts.port or (443 if tls else 80), tls, path)
 
 

@@ -243,6 +243,8 @@ async def test_openai_session_without_server_fails() -> None:
 def test_openai_address_is_derived_from_url() -> None:
     assert address("ws://h:81/v1/tts/stream") == ("h", 81, False, "/v1/audio/speech")
     assert address("wss://h") == ("h", 443, True, "/v1/audio/speech")
+    for base in ("http://h:81/v1", "http://h:81/v1/"):  # as OpenAI's clients name a server
+        assert address(base) == ("h", 81, False, "/v1/audio/speech")
     assert address("https://h/other/v1/audio/speech") == ("h", 443, True, "/other/v1/audio/speech")
     with pytest.raises(ValueError, match="not an HTTP address"):
         address("ftp://h/")
