@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SIZE = (6.4, 3.8)
+_FILES = ("ttfa_cdf.png", "ttfa_load.png", "goodput.png", "waterfall.png")
 _MARKS = ("p50", "p95", "p99")
 
 
@@ -38,8 +39,12 @@ def _save(axes: Axes, path: Path) -> Path:
 
 
 def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
-    """Draw the plots that these runs allow into a folder, from the turns that the tables count."""
+    """Draw the plots that these runs allow into a folder, from the turns that the tables count.
+    Those of earlier runs are removed, since the report is no longer theirs.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    for name in _FILES:
+        (out / name).unlink(missing_ok=True)
     counted = [
         (row.label, measured_turns(row.plan, records, row.plan.warmup_s + row.figures.window_s))
         for row, records in made
@@ -69,7 +74,8 @@ def ttfa_against_load(rows: Sequence[Row], path: Path) -> Path:
             axes.fill_between(
                 xs, [i.low for _, i in points], [i.high for _, i in points], alpha=0.2
             )
-    axes.set_xscale("log")
+    if any(row.load and row.figures.ttfa_sentence.p50 for row in rows):  # or matplotlib refuses
+        axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.legend()
     return _save(axes, path)

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -92,6 +93,33 @@ def test_write_report_labels_raw_records(tmp_path, capsys) -> None:
     raw = tmp_path / "raw.jsonl"
     write_report("test", [run("31 %"), run("100 %")], 16, None, raw)
     assert [record.run for record in read_records(raw)] == ["31 %"] * 12 + ["100 %"] * 12
+
+
+def _with_loads(runs: list[RunRecords]) -> list[RunRecords]:
+    loads = range(1, len(runs) + 1)
+    return [
+        (msgspec.structs.replace(row, load=load), records)
+        for load, (row, records) in zip(loads, runs, strict=True)
+    ]
+
+
+def test_draw_plots_draws_sweep_that_heard_nothing(tmp_path) -> None:
+    silent = figures(PLAN, [], slo_ttfa_ms=500)
+    draw_plots(
+        _with_loads([(Row("10 %", PLAN, silent), []), (Row("100 %", PLAN, silent), [])]), tmp_path
+    )
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {"ttfa_cdf.png", "ttfa_load.png", "goodput.png"}
+
+
+def test_draw_plots_leaves_no_plot_of_earlier_runs(tmp_path) -> None:
+    draw_plots(_with_loads([run("31 %"), run("100 %")]), tmp_path)
+    (tmp_path / "mine.png").touch()
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert {"ttfa_load.png", "goodput.png", "waterfall.png"} < drawn
+    row, _ = run("a")
+    draw_plots([(row, [])], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.png", "ttfa_cdf.png"}
 
 
 def test_draw_plots_shows_only_measured_turns(tmp_path, monkeypatch) -> None:
