@@ -14,7 +14,7 @@ from embedded.normalisation.units import PER, PER_THING, UNITS
 from embedded.normalisation.words import spell
 
 #: "1,234,567", in India "12,34,567".
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d+)(?:\.\d+)?"
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d\d?(?:,\d\d){1,8},\d{3}(?!\d)|\d+)(?:\.\d+)?"
 _RANGE = rf"(?P<a>{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{NUMBER}))?"
 #: A sum of money as it is written in Europe: "1.234,56", "1 234,56", "12,50", "1'234.50".
 _EUROPEAN = (
