@@ -134,7 +134,7 @@ _WARM = re.compile(
     r"(?:(?:of|is|at|to|near|around|about|reach(?:es|ing)?|in\sthe)\s){0,2}$"
 )
 _UNCOUNTED = re.compile(r"(?:^|(?<![\d%])[\s(])([a-z]+)$")
-_FRACTION_BEFORE = re.compile(r"(?:(?P<whole>\d)\s{1,2}|(?<![\d/]))\d{1,2}/\d{1,2}\s{1,2}$")
+_FRACTION_BEFORE = re.compile(r"(?:(?P<whole>\d)(?:\s{1,2}|-)|(?<![\d/]))\d{1,2}/\d{1,2}\s{1,2}$")
 #: A number, with a unit or without, before a slash.
 _MEASURED = re.compile(r"\d\s?(?:[A-Za-z]{1,4})?$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
