@@ -48,7 +48,7 @@ async function speak() {
     socket.say({ type: "context.done", context_id, reason: "cancelled" });
     await settled();
   };
-  return { socket, node: FakeNode.made[0], answerStop };
+  return { socket, node: FakeNode.made[0], context_id, answerStop };
 }
 
 test("the sound rests when nothing has played for a while, and not under a speech", async () => {
@@ -198,15 +198,10 @@ test("Stop undoes a press of Speak that has not come to anything yet", async () 
 });
 
 test("Stop after the last sample leaves the speech complete", async () => {
-  await openPage();
-  press();
-  const [socket] = FakeSocket.made;
-  socket.greet();
-  await settled();
-  const { context_id } = socket.sent.find((message) => message.type === "context.create");
+  const { socket, node, context_id } = await speak();
   socket.say({ type: "flush.done", context_id, flush_id: "all" });
   await settled();
-  FakeNode.made[0].say({ type: "drained", played: 0, frame: 128 });
+  node.say({ type: "drained", played: 0, frame: 128 });
   await settled();
   assert.equal(socket.count("context.end"), 1);
   pressStop();
