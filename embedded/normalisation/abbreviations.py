@@ -21,6 +21,7 @@ from embedded.normalisation.lexicon import (
     ALSO_WORDS,
     COUNTED,
     DOTTED,
+    HAS_NUMBER,
     LETTERS,
     MEASURES_TOO,
     NUMBERED,
@@ -58,9 +59,8 @@ _AUTHOR = re.compile(r"[A-Z][\w'-]*,? [Ee]t $")
 _BLOOD = re.compile(r"(?i)\b(?:blood|type)\b[^.!?\n]{0,24}$")
 #: What has a number, before "no." without one.
 _HAS_NUMBER = re.compile(
-    r"(?i)\b(?:account|acct\.?|bill|booking|case|claim|confirmation|customer|file|flight|invoice|item"
-    r"|license|member|model|order|part|passport|phone|policy|ref(?:erence)?\.?|registration|room"
-    r"|routing|serial|tel(?:ephone)?\.?|ticket|tracking)\s$"
+    rf"(?i)\b(?:{HAS_NUMBER}|bill|customer|flight|item|license|passport|phone|registration|room"
+    r"|routing|tel(?:ephone)?)\.?\s$"
 )
 #: Words that other rules may read as abbreviations or units.
 _NEVER_PLAIN = frozenset(ABBREVIATED) | {sign.split()[0] for sign in UNITS}

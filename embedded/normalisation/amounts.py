@@ -150,8 +150,8 @@ _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "
                 "viii": "eight", "ix": "nine"}  # fmt: skip
 #: What makes "1/3" the first of three, and "7/10" a rating.
 _STEP = re.compile(
-    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap|night|week|episode|game"
-    r"|hole|task|test|file|stop|dose|payment)\s$"
+    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap"
+    r"|night|week|episode|game|hole|task|test|file|stop|dose|payment)\s$"
 )
 _SCORED = re.compile(
     r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate\sit|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"

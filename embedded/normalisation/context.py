@@ -44,8 +44,10 @@ IN_NAME = re.compile(
     r"(?:(?:[A-Za-z]|(?<![A-Za-z])[A-Z]{2,5}-)\d+(?:-\d+)*|[A-Za-z]-\d+\.\d+|\d+\.\d+\.\d+"
     r"|#\d{4,})$"
 )
-#: An option of a command with its value, up to the end of the text: "-p 80", "--port=80".
-OF_OPTION = re.compile(r"(?:^|\s)--?[A-Za-z][A-Za-z-]{0,20}[ =][^\s-]\S{0,30}$")
+#: Up to the end of the text, an option of a command, and one with its value: "-p 80", "--port=80".
+_OPTION = r"(?:^|\s)--?[A-Za-z][A-Za-z-]{0,20}[ =]"
+BEFORE_VALUE = re.compile(rf"{_OPTION}$")
+OF_OPTION = re.compile(rf"{_OPTION}[^\s-]\S{{0,30}}$")
 _WRITTEN = re.compile(r"[^a-z' ,.?!]")
 _LABEL = re.compile(r"([A-Za-z]+)\.?\s+#?(?:\d+[A-Za-z]?(?:,?\s(?:and|or|to)|,)\s)?$")
 _WORD = re.compile(r"[\"')\]]*\s+[\"'(\[]*([A-Z][a-z]*)(?![A-Za-z0-9.])")

@@ -213,6 +213,11 @@ NUMBERED = _table(
     """
 )
 #: Of those, also words or letters, unless they have a dot: "No. 5" but "no 5-star hotel".
+#: What has a number, such as an "order no. 5", as a pattern.
+HAS_NUMBER = (
+    r"account|acct|booking|case|claim|confirmation|file|invoice|member|model|order|part|policy"
+    r"|ref(?:erence)?|serial|ticket|tracking"
+)
 ALSO_WORDS = words_of("no nos fig figs art sec p v op para ca apt cl")
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",

@@ -6,6 +6,7 @@ import re
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before
+from embedded.normalisation.lexicon import HAS_NUMBER
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.streets import BEFORE_STREET
 from embedded.normalisation.words import spell
@@ -40,9 +41,7 @@ _FIRST_BOOK = {"1": "first", "2": "second", "3": "third"}
 _BOOK = re.compile(rf"\b(?:{_IN_FULL}|(?:{'|'.join(_BOOKS)})\.?)\s$")
 #: What has a number with a hyphen that is no range: "P/N 12-3456", "case no. 21-118".
 _HAS_CODE = re.compile(
-    r"(?i)(?:\b[ps]/n|\bsku|\b(?:part|serial|model|case|docket|invoice|policy|claim|file|lot"
-    r"|ref(?:erence)?|order|account|acct|ticket|tracking|member|booking|confirmation)\.?\s"
-    r"(?:no\.|number|num\.|\#)):?\s?\#?$"
+    rf"(?i)(?:\b[ps]/n|\bsku|\b(?:{HAS_NUMBER}|docket|lot)\.?\s(?:no\.|number|num\.|\#)):?\s?\#?$"
 )
 _FORM = re.compile(r"-[A-Z]{1,5}\b")
 _STREET_FOLLOWS = re.compile(rf"\s+{BEFORE_STREET}")
@@ -91,7 +90,7 @@ def _coded(match: Match) -> Reading:
     return words[:-1]
 
 
-def _tire(match: Match) -> Reading:
+def _tyre(match: Match) -> Reading:
     """ "205/55R16 91V", "P225/45ZR17"."""
     words = [numbers.paired(match["width"]), numbers.cardinal(int(match["share"]))]
     words += [spell(match["kind"]), numbers.cardinal(int(match["rim"]))]
@@ -161,7 +160,7 @@ RULES: tuple[Rule, ...] = (
          behind=r"[^A-Za-z0-9.]?"),
     Rule(r"\d{1,6}(?:-\d{2,7})+(?![\w-])", _coded, behind=r"[\s#:]"),
     Rule(r"(?P<width>\d{3})/(?P<share>\d\d)(?P<kind>Z?R)(?P<rim>\d\d)(?!\d)"
-         r"(?:\s(?P<load>\d{2,3})(?P<speed>[A-Z])(?!\w))?", _tire),
+         r"(?:\s(?P<load>\d{2,3})(?P<speed>[A-Z])(?!\w))?", _tyre),
     Rule(r"(?P<beats>[2-9]|12)/(?P<of>[248]|16)"
          r"(?=\s(?:time|meter|beat|groove|waltz|march)\b)", _meter,
          behind=r"[^A-Za-z0-9/.-]?"),

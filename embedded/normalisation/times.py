@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import after, before, is_labelled
+from embedded.normalisation.context import BEFORE_VALUE, after, before, is_labelled
 from embedded.normalisation.lexicon import DAYS, MONTHS
 from embedded.normalisation.phones import ADDRESS
 from embedded.normalisation.rules import Match, Reading, Rule, stopped
@@ -30,7 +30,8 @@ _PARTED = re.compile(
     r"|divid|up|down|off)[a-z]*\s(?:[a-z]+\s){0,3}by\s$"
 )
 _PART_OF = re.compile(
-    r"(?i)\s?(?:(?:to|or|and)\s\d\d?/\d\d?\s)?(?:of|cups?|inch(?:es)?|miles?|tsp|tbsp|teaspoons?|tablespoons?|pounds?|lbs?|oz"
+    r"(?i)\s?(?:(?:to|or|and)\s\d\d?/\d\d?\s)?(?:of|cups?|inch(?:es)?|miles?|tsp|tbsp|teaspoons?"
+    r"|tablespoons?|pounds?|lbs?|oz"
     r"|hours?|the|an?)\b"
 )
 _DAYS = "Mon|Tues?|Wed|Thu|Thurs?|Fri|Sat|Sun"
@@ -70,8 +71,6 @@ _BEFORE_RATIO = re.compile(
 _AFTER_RATIO = re.compile(r"\s(?:ratio|mix(?:ture)?|dilution|odds|scale|split)\b")
 IN_FILE = r"(?:\b[Ll]ines?\s|\.[a-z]{1,5}:)"
 _BEFORE_PLACE = re.compile(rf"{IN_FILE}$")
-#: An option of a command: "-p 22:22".
-_BEFORE_VALUE = re.compile(r"(?:^|\s)--?[A-Za-z][A-Za-z-]{0,20}[ =]$")
 _BEFORE_HOURS = re.compile(r"(?i)\b(?:at|by|from|to|until|till|before|after)\s$")
 _BEFORE_WEEK, _AFTER_WEEK = (
     re.compile(r"\d\s?(?:[AaPp]\.?[Mm]?\.?)?,?\s$"),
@@ -108,7 +107,7 @@ def _is_ratio(match: Match) -> bool:
         _BEFORE_RATIO.search(behind)
         or _AFTER_RATIO.match(after(match))
         or _BEFORE_PLACE.search(behind)
-        or _BEFORE_VALUE.search(behind)
+        or BEFORE_VALUE.search(behind)
     )
 
 
@@ -313,7 +312,8 @@ DATES: tuple[Rule, ...] = (
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
     Rule(
-        r"(?P<hour>\d{1,3})\s?h\s?(?P<minute>\d\d?)\s?m(?:in)?\b(?:\s?(?P<second>\d\d?(?:\.\d{1,3})?)\s?s\b)?",
+        r"(?P<hour>\d{1,3})\s?h\s?(?P<minute>\d\d?)\s?m(?:in)?\b"
+        r"(?:\s?(?P<second>\d\d?(?:\.\d{1,3})?)\s?s\b)?",
         _duration,
     ),
     Rule(r"(?P<hour>)(?P<minute>\d\d?)m\s?(?P<second>\d\d?)s\b", _duration),
