@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next(together, super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Handle SIGINT as in a terminal, also in child processes: a shell starts background jobs with
+    SIGINT ignored.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

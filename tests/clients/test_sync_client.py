@@ -154,15 +154,7 @@ def test_sync_speech_is_cancelled_on_early_exit() -> None:
     stopped_early(leave)
 
 
-@pytest.fixture
-def _ctrl_c() -> Iterator[None]:
-    """Handle SIGINT as in a terminal: a shell starts background jobs with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.usefixtures("ctrl_c")
 def test_sync_speech_is_cancelled_on_interrupt() -> None:
     def interrupt(speech: SyncSpeech) -> None:
         chunks = iter(speech)

@@ -138,6 +138,7 @@ async def test_openai_client_writes_speech_to_wav(tmp_path: Path) -> None:
         assert is_heard(recorded(out), wanted(server, "Hello there.", "How are you?"))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("name", ["openai_client.py", "batch.py", "telephony.py"])
 async def test_example_ends_without_traceback_on_interrupt(name: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join([TEXT] * 8))
@@ -156,6 +157,7 @@ async def test_example_ends_without_traceback_on_interrupt(name: str, tmp_path: 
     assert (process.returncode, out, err.decode()) == (130, b"", "")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 async def test_native_client_ends_without_traceback_on_interrupt_of_handshake(
     tmp_path: Path,
 ) -> None:
