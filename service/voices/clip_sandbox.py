@@ -35,6 +35,8 @@ _RATES = range(8000, 192_001)
 _MOST_CHANNELS = 8
 #: Standard deviation below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
+#: Share of the loudest channel's level below which a mix of channels has cancelled out.
+_CANCELLED = 0.25
 #: First bytes of tags, which may lie between MP3 files that were joined.
 _TAGS = (b"ID3", b"APETAGEX", b"TAG")
 #: The allowed demuxers and decoders; libav has hundreds more.
@@ -118,7 +120,7 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
         raise Refused("too_large")
     kind = _kind(data)
     rate = samples = 0
-    parts: list[Floats] = []  # mono, at the clip's own rate
+    parts: list[Floats] = []  # [channels, samples], at the clip's own rate
     try:
         for frame in _frames(data, kind):
             rate, samples = rate or frame.sample_rate, samples + frame.samples
@@ -132,14 +134,14 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
             values = frame.to_ndarray()
             if not frame.format.is_planar:
                 values = values.reshape(-1, channels).T
-            parts.append(_as_float(values).mean(axis=0, dtype=np.float32))
+            parts.append(_as_float(values))
     except (Refused, MemoryError):
         raise
     except Exception as error:  # libraries may raise anything for invalid data
         raise Refused("damaged") from error
     if not parts:
         raise Refused("no_audio")
-    mono = np.concatenate(parts)
+    mono = _mono(parts)
     if len(mono) < wanted.min_s * rate:
         raise Refused("too_short")
     if not np.isfinite(mono).all():
@@ -150,6 +152,18 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
     if rate != wanted.rate:
         mono = soxr.resample(mono, rate, wanted.rate, quality="HQ").clip(-1.0, 1.0)
     return mono.astype(np.float32), kind
+
+
+def _mono(parts: list[Floats]) -> Floats:
+    """Mix the channels; where they cancel out, as with one inverted, return the loudest."""
+    mixed = np.concatenate([part.mean(axis=0, dtype=np.float32) for part in parts])
+    count = max(map(len, parts))  # joined files may differ
+    if count > 1:
+        each = (np.concatenate([part[at % len(part)] for part in parts]) for at in range(count))
+        loudest = max(each, key=np.std)
+        if mixed.std() < _CANCELLED * loudest.std():
+            return loudest
+    return mixed
 
 
 def _kind(data: bytes) -> str:

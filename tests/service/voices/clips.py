@@ -35,11 +35,11 @@ def wav(samples: Samples, rate: int = RATE, channels: int = 1) -> bytes:
     return file.getvalue()
 
 
-def float_wav(samples: np.ndarray, rate: int = RATE) -> bytes:
+def float_wav(samples: np.ndarray, rate: int = RATE, channels: int = 1) -> bytes:
     """Make a WAV of IEEE floats from the format's specification."""
-    data = samples.astype("<f4").tobytes()
+    data, size = samples.astype("<f4").tobytes(), 4 * channels
     head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16,
-                       3, 1, rate, 4 * rate, 4, 32, b"data", len(data))  # fmt: skip
+                       3, channels, rate, rate * size, size, 32, b"data", len(data))  # fmt: skip
     return head + data
 
 

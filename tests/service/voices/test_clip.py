@@ -57,6 +57,14 @@ async def test_clip_reader_converts_rates_and_channels(rate: int, channels: int)
     assert np.abs(samples[: len(TONE)][middle] - TONE[: len(samples)][middle]).max() < 5e-3
 
 
+@pytest.mark.parametrize("second", [-1.0, -0.9, 0.0])
+async def test_clip_reader_hears_stereo_whose_channels_cancel(second: float) -> None:
+    """A microphone wired the wrong way round gives opposite channels."""
+    samples = await read(clips.float_wav(np.stack([TONE, second * TONE], 1), channels=2))
+    loudness = 0.5 if second == 0.0 else 1.0  # a silent channel is mixed
+    assert np.abs(samples - loudness * TONE).max() < 1e-4
+
+
 async def test_clip_reader_accepts_truncated_recordings() -> None:
     for kind in ("wav", "flac", "mp3", "opus"):
         samples = await read(GOOD[kind][: int(len(GOOD[kind]) * 0.8)])
