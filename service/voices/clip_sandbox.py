@@ -13,6 +13,7 @@ import ctypes
 import io
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -39,6 +40,9 @@ _SILENCE = 1e-3
 _CANCELLED = 0.25
 #: First bytes of tags, which may lie between MP3 files that were joined.
 _TAGS = (b"ID3", b"APETAGEX", b"TAG")
+#: A WAV's extensible format, with the bits of a sample and how many of them are valid. libav takes
+#: the latter for the size of a sample.
+_EXTENSIBLE = re.compile(rb"fmt .{4}\xfe\xff.{12}(..)..(..)", re.DOTALL)
 #: The allowed demuxers and decoders; libav has hundreds more.
 _PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
 _CODECS = {
@@ -196,6 +200,8 @@ def _behind_tags(data: bytes) -> bytes:
 
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
     """Yield decoded frames. Damage at the very end, as in a cut recording, is ignored."""
+    if kind == "wav" and (bits := _EXTENSIBLE.search(data, 0, 1 << 16)):
+        data = data[: bits.start(2)] + bits[1] + data[bits.end(2) :]
     with av.open(io.BytesIO(data), format=kind, metadata_errors="ignore") as container:
         streams = container.streams.audio
         if not streams or streams[0].codec_context.name not in _CODECS[kind]:

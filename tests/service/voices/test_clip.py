@@ -65,6 +65,21 @@ async def test_clip_reader_hears_stereo_whose_channels_cancel(second: float) -> 
     assert np.abs(samples - loudness * TONE).max() < 1e-4
 
 
+@pytest.mark.parametrize(("bits", "valid"), [(32, 24), (32, 20), (32, 16), (24, 16), (16, 12)])
+async def test_clip_reader_decodes_wav_whose_samples_are_wider_than_needed(
+    bits: int, valid: int
+) -> None:
+    steps = np.rint(TONE * (2 ** (valid - 1) - 1)).astype("<i4") << (32 - valid)
+    data = steps.view(np.uint8).reshape(-1, 4)[:, 4 - bits // 8 :].tobytes()
+    size, pcm = bits // 8, b"\1\0\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    format_ = (0xFFFE, 1, clips.RATE, clips.RATE * size, size, bits, 22, valid, 4, pcm)
+    head = struct.pack("<4sI4s4sI", b"RIFF", 60 + len(data), b"WAVE", b"fmt ", 40)
+    head += struct.pack("<HHIIHHHHI16s", *format_) + struct.pack("<4sI", b"data", len(data))
+    samples = await read(head + data)
+    assert len(samples) == len(TONE)
+    assert np.abs(samples - TONE).max() < 2.0 ** (2 - valid)
+
+
 async def test_clip_reader_accepts_truncated_recordings() -> None:
     for kind in ("wav", "flac", "mp3", "opus"):
         samples = await read(GOOD[kind][: int(len(GOOD[kind]) * 0.8)])
