@@ -36,16 +36,16 @@ _HEAD_BYTES = 256
 _KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME")
 #: Messages to clients about clips that cannot be used.
 REFUSALS = {
-    "too_large": "The clip is too large.",
+    "too_large": "The clip is too large: it may have 10 MiB at most.",
     "unknown_format": "The clip must be WAV, FLAC, MP3 or Ogg (Opus, Vorbis).",
     "no_audio": "The clip holds no audio that can be read here.",
     "damaged": "The clip is damaged.",
-    "too_short": "The clip is too short.",
-    "too_long": "The clip is too long.",
+    "too_short": "The clip is too short: it must have 1 second at least.",
+    "too_long": "The clip is too long: it may have 30 seconds at most.",
     "silent": "There is nothing to be heard in the clip.",
     "not_finite": "The clip holds samples that are no numbers.",
     "bad_rate": "The clip's sample rate must be one, and within 8 to 192 kHz.",
-    "too_many_channels": "The clip has too many channels.",
+    "too_many_channels": "The clip has too many channels: it may have 8 at most.",
 }
 
 

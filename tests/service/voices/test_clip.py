@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from service.voices import clip_reader as clip_module
+from service.voices import clip_sandbox
 from service.voices.clip_reader import REFUSALS, ClipLimits, ClipReader, decode_base64
 from streaming.errors import CapacityError, ErrorCode, RequestError
 from tests.service.voices import clips
@@ -102,6 +103,18 @@ async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
     assert await refusal(clips.float_wav(np.full(48_000, np.nan))) == "not_finite"
     assert await refusal(b"fLaC" + bytes(5000)) == "damaged"
     assert await refusal(b"RIFF\0\0\0\0WAVEfmt ") in ("damaged", "no_audio")
+
+
+def test_refusals_name_limits() -> None:
+    limits = ClipLimits()
+    for reason, limit in [
+        ("too_large", f"{limits.max_bytes >> 20} MiB"),
+        ("too_short", f"{limits.min_s:g} second"),
+        ("too_long", f"{limits.max_s:g} seconds"),
+        ("too_many_channels", f"{clip_sandbox._MOST_CHANNELS}"),
+        ("bad_rate", f"{clip_sandbox._RATES[0] // 1000} to {clip_sandbox._RATES[-1] // 1000} kHz"),
+    ]:
+        assert f" {limit}" in REFUSALS[reason]
 
 
 async def test_clip_reader_calls_aac_unknown_rather_than_damaged() -> None:
