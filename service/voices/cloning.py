@@ -124,7 +124,7 @@ class Cloner:
         clip = decode_base64(audio, self.max_clip_bytes, param)
 
         async def made() -> tuple[Reference, ...]:
-            return (await self.one_off(clip, (text or "").strip() or None),)
+            return (await self.one_off(clip, (text or "").strip() or None, param),)
 
         return made
 
@@ -141,13 +141,14 @@ class Cloner:
 
         return made
 
-    async def one_off(self, clip: bytes, text: str | None) -> Reference:
+    async def one_off(self, clip: bytes, text: str | None, param: str) -> Reference:
         """Make a one-off reference. The last few are cached, only in memory, unless the recogniser
-        has failed. Raises RequestError, CapacityError, BackendError.
+        has failed. Raises RequestError, for an unreadable clip with ``param``, CapacityError,
+        BackendError.
         """
         digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
         if digest not in self._known:
-            made = await self._reference(clip, text)
+            made = await self._reference(clip, text, param)
             if made.is_unheard:
                 return made.reference
             self._known[digest] = made.reference
@@ -171,7 +172,7 @@ class Cloner:
                 raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
         self._adding.add((new.tenant, new.name))
         try:
-            made = await self._reference(new.clip, new.text)
+            made = await self._reference(new.clip, new.text, "audio_sample")
             reference = made.reference
             voice = Voice(
                 self._library.new_id(),
@@ -192,9 +193,13 @@ class Cloner:
         log.info("voice added", extra={"voice": voice.id})
         return voice
 
-    async def _reference(self, clip: bytes, text: str | None) -> _Made:
-        """Make a reference."""
-        samples = await self._reader.read(clip)
+    async def _reference(self, clip: bytes, text: str | None, param: str) -> _Made:
+        """Make a reference of the clip in the field ``param``."""
+        try:
+            samples = await self._reader.read(clip)
+        except RequestError as error:
+            error.param = param
+            raise
         codes = await self._codec.encode(samples)
         source: Literal["given", "recognised"] | None = "given" if text else None
         is_unheard = False

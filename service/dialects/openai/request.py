@@ -49,7 +49,7 @@ def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     async def prepare() -> tuple[Reference, ...]:
         most = runtime.cloner.max_clip_bytes
         data = await asyncio.to_thread(read_under, folder, path, most, param)
-        return (await runtime.cloner.one_off(data, text),)
+        return (await runtime.cloner.one_off(data, text, param),)
 
     return prepare
 

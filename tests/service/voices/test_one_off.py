@@ -74,7 +74,7 @@ async def test_speech_endpoint_speaks_with_one_off_reference() -> None:
         assert bare.content == s.expected(reference=Reference(codes)) != expected
         assert (await s.http.get(PATH)).json()["voice_names"] == ["default"]
         bad = await s.speak(ref_audio=clips.as_base64(OTHER[:3000]))
-        assert error(bad) == (400, "invalid_audio", None)
+        assert error(bad) == (400, "invalid_audio", "ref_audio")
         events = await s.speak(**given, stream_format="sse")
         assert b"speech.audio.done" in events.content
 
@@ -114,7 +114,7 @@ async def test_vllm_omni_socket_reports_unreadable_clip() -> None:
         await talk.say(SPEAK["input"])
         while (error := await talk.next())["type"] != "error":
             pass
-        assert error["code"] == "invalid_audio"
+        assert (error["code"], error["param"]) == ("invalid_audio", "ref_audio")
         await s.live.until_free()
 
 
@@ -157,7 +157,7 @@ async def test_batch_accepts_large_clip() -> None:
     ("fields", "code", "param"),
     [
         ({"ref_audio": "data:"}, "invalid_audio", "ref_audio"),
-        ({"ref_audio": clips.as_base64(b"RIFF....WAVE")}, "invalid_audio", None),
+        ({"ref_audio": clips.as_base64(b"RIFF....WAVE")}, "invalid_audio", "ref_audio"),
         ({"ref_audio": "https://example.org/a.wav"}, "unsupported", "ref_audio"),
         ({"ref_audio": "AAAA", "voice": "default"}, "invalid_parameter", "ref_audio"),
         ({"ref_text": "Hello."}, "invalid_parameter", "ref_text"),

@@ -17,7 +17,16 @@ from talker.fake import FakeTalker
 from tests.service.live import SPEC, client
 from tests.service.memory import Served, served
 from tests.service.voices import clips
-from tests.service.voices.voice_server import CLIP, OTHER, SEED, SPEAK, pcm, samples_of, server
+from tests.service.voices.voice_server import (
+    CLIP,
+    OTHER,
+    SEED,
+    SPEAK,
+    error,
+    pcm,
+    samples_of,
+    server,
+)
 
 PATH = "/v1/audio/speech"
 OMNI = {"ref_audio": clips.as_base64(CLIP), "ref_text": "A tone."}
@@ -86,8 +95,7 @@ async def test_several_references_are_accepted_in_every_protocol_with_them(
             refused = await native.error()
             assert (refused["code"], refused["param"]) == ("unsupported", "references")
         bad = await s.speak(references=[sent[0], {"audio": "AAAA"}])
-        assert bad.status_code == 400
-        assert bad.json()["error"]["code"] == "invalid_audio"
+        assert error(bad) == (400, "invalid_audio", "references.1.audio")
 
 
 @pytest.mark.parametrize(

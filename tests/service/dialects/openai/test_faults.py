@@ -41,7 +41,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"speed": 5}, 400, "invalid_message", "speed"),
     ({"speed": "1.0"}, 400, "invalid_message", "speed"),
     ({"instructions": "Whisper."}, 400, "unsupported", "instructions"),
-    ({"ref_audio": "data:,"}, 400, "invalid_audio", None),
+    ({"ref_audio": "data:,"}, 400, "invalid_audio", "ref_audio"),
     ({"ref_audio": "data:"}, 400, "invalid_audio", "ref_audio"),
     ({"ref_audio": "å"}, 400, "invalid_audio", "ref_audio"),
     ({"ref_audio": "https://example.org/a.wav"}, 400, "unsupported", "ref_audio"),
