@@ -150,7 +150,7 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
         raise Refused("too_short")
     if not np.isfinite(mono).all():
         raise Refused("not_finite")
-    mono = mono.clip(-1.0, 1.0)
+    mono /= max(1.0, float(np.abs(mono).max()))  # floats and lossy formats may exceed 1
     if mono.std(dtype=np.float64) < _SILENCE:  # a constant offset is not heard
         raise Refused("silent")
     if rate != wanted.rate:

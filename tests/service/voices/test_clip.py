@@ -166,6 +166,12 @@ async def test_clip_reader_refuses_forged_channel_count() -> None:
     assert await refusal(bytes(forged)) in ("too_many_channels", "damaged", "no_audio")
 
 
+async def test_clip_reader_turns_loud_recordings_down() -> None:
+    """Recorders of 32-bit floats, and lossy decoders, give samples beyond 1."""
+    samples = await read(clips.float_wav(TONE * 4))
+    assert np.abs(samples - TONE / np.abs(TONE).max()).max() < 1e-4
+
+
 async def test_clip_reader_clips_loud_samples() -> None:
     samples = await read(clips.float_wav(TONE * 1e30))
     assert np.abs(samples).max() <= 1.0
