@@ -81,7 +81,9 @@ def simulate(seed: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Simulate admission and first chunks.")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.admission_sim", description="Simulate admission and first chunks."
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print("TTFA p50/p95, share of gap-free streams, share refused, by the load offered:\n")

@@ -19,7 +19,14 @@ import numpy as np
 import torch
 
 from benchmarks.random_weights import random_decoder
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from codec.families.higgs.checkpoint import open_higgs
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
@@ -70,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.codec_cost", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
     parser.add_argument("--full-size", action="store_true", help="random full-size weights")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=bounded(int, 1), default=9)
+    parser.add_argument("--threads", type=bounded(int, 1), default=1)
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.random_weights import random_decoder
 from benchmarks.report import (
+    bounded,
     environment,
     markdown_table,
     median_seconds,
@@ -59,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--full-size", action="store_true", help="random full-size weights")
     parser.add_argument("--family", choices=("higgs", "fish_s2"), default="higgs")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8])
-    parser.add_argument("--chunks", nargs="+", type=int, default=[5, 25, 50])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batches", nargs="+", type=bounded(int, 1), default=[1, 2, 4, 8])
+    parser.add_argument("--chunks", nargs="+", type=bounded(int, 1), default=[5, 25, 50])
+    parser.add_argument("--threads", type=bounded(int, 1), default=1)
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     device = choose_device(options.device)

@@ -18,7 +18,14 @@ from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from benchmarks.talker_steps import running
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
@@ -118,7 +125,7 @@ def main() -> None:
     """Read the command line, run and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.continuity", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint")
-    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--trials", type=bounded(int, 1), default=15)
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args()
     made: dict[str, Any] = asyncio.run(run(options))

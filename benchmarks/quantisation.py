@@ -22,7 +22,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from embedded.front_ends import FRONT_ENDS
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
@@ -169,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.quantisation", description=__doc__)
     parser.add_argument("--model", type=Path, default=Path("embedded/checkpoint"))
-    parser.add_argument("--sentences", type=int, default=len(SENTENCES))
+    parser.add_argument("--sentences", type=bounded(int, 1, len(SENTENCES)), default=len(SENTENCES))
     parser.add_argument("--quantised", type=Path, help="a copy of the model in few bits")
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)

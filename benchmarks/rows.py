@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.report import environment, markdown_table
+from benchmarks.report import bounded, environment, markdown_table, print_facts
 from codec.fake import FakeCodecEngine
 from ipc.framing import MessageReader, encode
 from service.audio.factory import make_stream_encoder
@@ -159,14 +159,14 @@ def _cpu_s() -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, nargs="+", default=[4, 16, 64])
-    parser.add_argument("--rows", type=int, default=250)
-    parser.add_argument("--rho", type=float, nargs="+", default=[0.1, 0.25, 0.8])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__)
+    parser.add_argument("--streams", type=bounded(int, 1), nargs="+", default=[4, 16, 64])
+    parser.add_argument("--rows", type=bounded(int, 1), default=250)
+    parser.add_argument("--rho", type=bounded(float, 0), nargs="+", default=[0.1, 0.25, 0.8])
+    parser.add_argument("--repeat", type=bounded(int, 1), default=3)
     parser.add_argument("--traces", action="store_true", help="make traces, and throw them away")
     args = parser.parse_args()
-    print(environment(("numpy", "msgspec")))
+    print_facts(environment(("numpy", "msgspec")))
     asyncio.run(measure(2, 60, 0.1))  # imports and one-time setup
     table = []
     for rho in args.rho:

@@ -17,7 +17,7 @@ from contextlib import aclosing
 
 import psutil
 
-from benchmarks.report import environment, markdown_table, print_facts
+from benchmarks.report import bounded, environment, markdown_table, print_facts
 from benchmarks.talker_steps import TEXT, running
 from streaming.ports import RowDemand, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -82,10 +82,10 @@ def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows_together", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint")
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--frames", type=int, default=150)
-    parser.add_argument("--together", nargs="+", type=int, default=[1, 4, 8])
-    parser.add_argument("--repeat", type=int, default=4)
+    parser.add_argument("--streams", type=bounded(int, 1), default=16)
+    parser.add_argument("--frames", type=bounded(int, 1), default=150)
+    parser.add_argument("--together", nargs="+", type=bounded(int, 1), default=[1, 4, 8])
+    parser.add_argument("--repeat", type=bounded(int, 1), default=4)
     asyncio.run(run(parser.parse_args()))
 
 

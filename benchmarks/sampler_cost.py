@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import environment, markdown_table, median_seconds, print_facts
+from benchmarks.report import bounded, environment, markdown_table, median_seconds, print_facts
 from talker.frames import FRAME_BASE, FrameTable, slots_for
 from talker.sampler import DelayedRowSampler, Draw
 
@@ -38,7 +38,7 @@ _VIEWS = frozenset(
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print a Markdown report."""
     parser = argparse.ArgumentParser(prog="benchmarks.sampler_cost", description=__doc__)
-    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 16])
+    parser.add_argument("--streams", nargs="+", type=bounded(int, 1), default=[1, 8, 16])
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)

@@ -20,6 +20,7 @@ from math import inf
 
 import numpy as np
 
+from benchmarks.report import bounded
 from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
 from streaming.latency import PaceEstimator
 
@@ -199,9 +200,11 @@ def summary(runs: Sequence[Sequence[Sent]]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Compare chunk schedules by simulation.")
-    parser.add_argument("--streams", type=int, default=200, help="utterances per cell")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.schedule_sim", description="Compare chunk schedules by simulation."
+    )
+    parser.add_argument("--streams", type=bounded(int, 1), default=200, help="utterances per cell")
+    parser.add_argument("--seed", type=bounded(int, 0), default=1)
     options = parser.parse_args()
     print("TTFA p50/p95 and share of gap-free streams, without prebuffer:\n")
     for line in simulate(options.streams, options.seed):

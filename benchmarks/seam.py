@@ -18,7 +18,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from codec.families.higgs.checkpoint import open_higgs
 from streaming.ports import CodecDecoder
 from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
@@ -48,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.seam", description=__doc__)
     parser.add_argument("--codes", type=Path, default=SPEECH)
     parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
-    parser.add_argument("--chunk", type=int, default=5, help="frames")
-    parser.add_argument("--left", type=int, default=10, help="frames")
+    parser.add_argument("--chunk", type=bounded(int, 1), default=5, help="frames")
+    parser.add_argument("--left", type=bounded(int, 0), default=10, help="frames")
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)

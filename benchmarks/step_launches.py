@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from vllm import SamplingParams
 
-from benchmarks.report import environment, markdown_table, print_facts
+from benchmarks.report import bounded, environment, markdown_table, print_facts
 from benchmarks.sampler_cost import leaves, new_sampler
 from talker import state_v2, step_kernels
 from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration as Talker
@@ -142,7 +142,7 @@ def _count(work: Callable[[], object]) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Count and print a Markdown table."""
     parser = argparse.ArgumentParser(prog="benchmarks.step_launches", description=__doc__)
-    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--streams", type=bounded(int, 1, _SLOTS), default=8)
     options = parser.parse_args(argv)
     rows = [
         [name, *count(options.streams, kernels=kernels).values()]

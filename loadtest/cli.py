@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -16,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.report import bounded
 from loadtest import servers
 from loadtest.compare import as_markdown, caveats, compare
 from loadtest.plan import Plan, parse_rate, parse_share, steps, warmup_within
@@ -31,29 +31,14 @@ _URL = os.environ.get("TALKWIRE_URL") or "ws://127.0.0.1:8000/v1/tts/stream"
 _MOST_S = 3600.0
 
 
-def number(
-    kind: type[int] | type[float], least: float, most: float = math.inf
-) -> Callable[[str], float]:
-    """Return a parser of an option's number, which refuses values outside of these bounds."""
-
-    def read(text: str) -> float:
-        bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
-        with contextlib.suppress(ValueError):
-            if least <= (value := kind(text)) <= most and value < math.inf:
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
-
-    return read
-
-
 def options_of_all() -> argparse.ArgumentParser:
     """Make the options of every command that measures."""
     parser = argparse.ArgumentParser(add_help=False)
     add = parser.add_argument
-    add("--duration", type=number(float, 1, _MOST_S), help="seconds")
-    add("--processes", type=number(int, 1, 64), default=1, help="worker processes")
+    add("--duration", type=bounded(float, 1, _MOST_S), help="seconds")
+    add("--processes", type=bounded(int, 1, 64), default=1, help="worker processes")
     add("--seed", type=int, default=1, help="the same seed draws the same load")
-    add("--slo-ttfa-ms", type=number(float, 0), default=500,
+    add("--slo-ttfa-ms", type=bounded(float, 0), default=500,
         help="TTFA from the sentence that counts as good")  # fmt: skip
     add("--out", type=Path, help="folder for report.json, report.md and plots")
     parser.set_defaults(raw=None, plots=False)
@@ -67,20 +52,20 @@ def options_of_loads() -> argparse.ArgumentParser:
     add("--url", default=_URL, help="the service's WebSocket, or (openai) its API")
     add("--protocol", choices=("native", "openai"), default="native",
         help="openai: HTTP, a request per turn")  # fmt: skip
-    add("--warmup", type=number(float, 0), help="seconds at the start not to measure")
+    add("--warmup", type=bounded(float, 0), help="seconds at the start not to measure")
     add("--workload", default="agent", help="'agent', 'whole' (texts at once), or 'file:PATH'")
-    add("--tokens-per-s", type=number(float, 0.1), default=30, help="of the LLM")
-    add("--jitter", type=number(float, 0), default=0.5,
+    add("--tokens-per-s", type=bounded(float, 0.1), default=30, help="of the LLM")
+    add("--jitter", type=bounded(float, 0), default=0.5,
         help="of the waits between tokens: deviation/mean")  # fmt: skip
     add("--barge-in", default="25%", help="share of turns that are cut off")
-    add("--think-s", type=number(float, 0), default=2, help="mean pause between turns, seconds")
-    add("--max-lead-ms", type=number(int, 1), default=2_000, help="audio ahead of playback")
-    add("--report-every-s", type=number(float, 0), default=0.5,
+    add("--think-s", type=bounded(float, 0), default=2, help="mean pause between turns, seconds")
+    add("--max-lead-ms", type=bounded(int, 1), default=2_000, help="audio ahead of playback")
+    add("--report-every-s", type=bounded(float, 0), default=0.5,
         help="seconds between playback reports; 0: none")  # fmt: skip
-    add("--pid", type=number(int, 1), help="the server's process, to meter it")
+    add("--pid", type=bounded(int, 1), help="the server's process, to meter it")
     add("--serve", action="store_true", help="start 'talkwire serve' for this run")
     add("--fake", action="store_true", help="start a gateway with fake engines")
-    add("--fake-capacity", type=number(int, 1), default=16, help="with --fake: contexts it takes")
+    add("--fake-capacity", type=bounded(int, 1), default=16, help="with --fake: contexts it takes")
     add("--plots", action="store_true", help="draw PNGs into --out (needs matplotlib)")
     add("--raw", type=Path, help="write every turn's raw record (JSON lines)")
     return parser
@@ -97,17 +82,17 @@ def commands() -> argparse.ArgumentParser:
 
     one = add_command("run", help=run.__doc__, parents=[options_of_loads()])
     one.add_argument("--rate", default="1/s", help="sessions, like 2/s or 90/min")
-    one.add_argument("--sessions", type=number(int, 1), default=20_000, help="at most so many")
+    one.add_argument("--sessions", type=bounded(int, 1), default=20_000, help="at most so many")
     one.add_argument("--remote", action="store_true", help="allow another machine")
     one.set_defaults(command=run, duration=60.0, warmup=10.0)
 
     many = add_command("sweep", help=sweep.__doc__, parents=[options_of_loads()])
     many.add_argument("--from", dest="lowest", default="10%", help="the lowest load")
     many.add_argument("--to", dest="highest", default="300%", help="the highest load")
-    many.add_argument("--steps", type=number(int, 1, 50), default=6, help="how many loads")
+    many.add_argument("--steps", type=bounded(int, 1, 50), default=6, help="how many loads")
     many.add_argument(
         "--capacity",
-        type=number(float, 1),
+        type=bounded(float, 1),
         help="streams that are 100 %%; default: the server's limit",
     )
     many.set_defaults(command=sweep, duration=60.0, warmup=15.0)

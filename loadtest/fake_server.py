@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from benchmarks.report import bounded
 from codec.fake import FakeCodecEngine, NoiseDecoder
 from loadtest.process_stats import allow_open_files
 from service.app import create_app
@@ -31,18 +32,20 @@ _SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line: the speed of the fakes, and the gateway's capacity."""
     parser = argparse.ArgumentParser(prog="loadtest.fake_server", description=__doc__)
-    parser.add_argument("--capacity", type=int, default=16)
-    parser.add_argument("--connections", type=int, default=4096)
-    parser.add_argument("--row-s", type=float, default=0.008, help="seconds per row (RTF 0.2)")
+    parser.add_argument("--capacity", type=bounded(int, 1), default=16)
+    parser.add_argument("--connections", type=bounded(int, 1), default=4096)
+    parser.add_argument(
+        "--row-s", type=bounded(float, 0), default=0.008, help="seconds per row (RTF 0.2)"
+    )
     parser.add_argument(
         "--stream-s",
-        type=float,
+        type=bounded(float, 0),
         default=0.0,
         help="what each other stream adds to that; admission is measured then",
     )
-    parser.add_argument("--first-row-s", type=float, default=0.02)
-    parser.add_argument("--decode-s", type=float, default=0.004)
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--first-row-s", type=bounded(float, 0), default=0.02)
+    parser.add_argument("--decode-s", type=bounded(float, 0), default=0.004)
+    parser.add_argument("--port", type=bounded(int, 0, 65535), default=0)
     return parser.parse_args(argv)
 
 

@@ -23,9 +23,8 @@ from http.client import HTTPException
 
 import psutil
 
-from benchmarks.report import output_file
+from benchmarks.report import bounded, output_file
 from loadtest import servers
-from loadtest.cli import number
 from loadtest.run import carry_out, port_of
 from loadtest.stats import trend
 from talkwire_client import Client, ClientError, ServerError
@@ -206,8 +205,8 @@ def _line(hours: Sequence[float], values: Sequence[float]) -> dict[str, float | 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the test, and print the slopes."""
     parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__)
-    parser.add_argument("--minutes", type=number(float, 0.01), default=60.0)
-    parser.add_argument("--clients", type=number(int, 1), default=2)
+    parser.add_argument("--minutes", type=bounded(float, 0.01), default=60.0)
+    parser.add_argument("--clients", type=bounded(int, 1), default=2)
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     report = carry_out(soak(options.minutes, options.clients))
