@@ -13,22 +13,28 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from vllm import SamplingParams
 
 from benchmarks.report import bounded, environment, markdown_table, print_facts
 from benchmarks.sampler_cost import leaves, new_sampler
-from talker import state_v2, step_kernels
-from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration as Talker
 from talker.frames import FRAME_BASE, RowEmbedding
-from talker.step_kernels import StepKernels
+
+# What needs vLLM is imported when it is used: importing it takes seconds, and --help needs none.
+if TYPE_CHECKING:
+    from talker import state_v2
 
 _HIDDEN, _TEXT_ROWS, _SLOTS = 64, 100, 16
+
+
+def _talker() -> Any:
+    from talker.families.higgs_v3.model import HiggsMultimodalQwen3ForConditionalGeneration
+
+    return HiggsMultimodalQwen3ForConditionalGeneration
 
 
 class StandInModel:
@@ -47,7 +53,7 @@ class StandInModel:
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """See the family's model."""
-        embedded: Tensor = Talker.embed_codes(self, codes)  # type: ignore[arg-type]
+        embedded: Tensor = _talker().embed_codes(self, codes)
         return embedded
 
     def resolve_rows(self, ids: Tensor, frames: Any) -> tuple[Tensor, Tensor]:
@@ -56,7 +62,7 @@ class StandInModel:
 
     def embed(self, ids: Tensor) -> None:
         """Embed a step in PyTorch, into the graph's buffer."""
-        self.embeds[: len(ids)] = Talker.embed_input_ids(self, ids)  # type: ignore[arg-type]
+        self.embeds[: len(ids)] = _talker().embed_input_ids(self, ids)
 
 
 def batch_of(streams: int) -> SimpleNamespace:
@@ -76,8 +82,12 @@ def batch_of(streams: int) -> SimpleNamespace:
 
 def sampler_of(model: StandInModel, *, kernels: bool) -> state_v2.TalkerSampler:
     """Return the adapter's sampler, with requests in all slots."""
+    from vllm import SamplingParams
+
+    from talker import state_v2, step_kernels
+
     prompts = SimpleNamespace(gpu=torch.ones(_SLOTS, dtype=torch.int32))
-    made = StepKernels(model.rows, _SLOTS) if kernels else None
+    made = step_kernels.StepKernels(model.rows, _SLOTS) if kernels else None
     names = {slot: f"request {slot}" for slot in range(_SLOTS)}
     states = SimpleNamespace(prefill_len=prompts, index_to_req_id=names)
     sampler = state_v2.TalkerSampler(model, states, _SLOTS, torch.device("cpu"), made)
@@ -99,6 +109,8 @@ class _Launch:
 @contextlib.contextmanager
 def counted_launches() -> Iterator[list[str]]:
     """Collect the names of the Triton kernels launched inside the block, without running them."""
+    from talker import step_kernels
+
     launched: list[str] = []
     names = ("_draw_kernel", "_keep_kernel", "_embed_kernel")
     before = {name: getattr(step_kernels, name) for name in names}
@@ -113,6 +125,8 @@ def counted_launches() -> Iterator[list[str]]:
 
 def count(streams: int, *, kernels: bool) -> dict[str, int]:
     """Count the launches of one step: the embeddings, the sampler, and both."""
+    from talker import step_kernels
+
     model, batch = StandInModel(), batch_of(streams)
     sampler = sampler_of(model, kernels=kernels)
     logits = torch.randn(streams, model.num_codebooks * model.codebook_rows)
