@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.report import failing
 from benchmarks.simulated_service import Machine, Service, Stream
 
 #: The table's machines: (name, machine, maximum number of contexts).
@@ -79,6 +80,7 @@ def simulate(seed: int) -> Iterator[str]:
         yield f"| {name} | {carried(machine, ceiling):.0f} | {cells} |"
 
 
+@failing("benchmarks.admission_sim")
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(

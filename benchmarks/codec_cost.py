@@ -22,12 +22,14 @@ from benchmarks.random_weights import random_decoder
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
     write_json,
 )
 from codec.families.higgs.checkpoint import open_higgs
+from codec.family import CheckpointError, DeviceError
 from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
@@ -72,6 +74,7 @@ BATCHES = (1, 2, 4, 8)
 BATCH_CASES = (Case("trim", 10, 2, 2), Case("trim", 10, 5, 4), Case("trim", 10, 25, 4))
 
 
+@failing("benchmarks.codec_cost", CheckpointError, DeviceError, ValueError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.codec_cost", description=__doc__)

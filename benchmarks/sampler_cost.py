@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import bounded, environment, markdown_table, median_seconds, print_facts
+from benchmarks.report import (
+    bounded,
+    environment,
+    failing,
+    markdown_table,
+    median_seconds,
+    print_facts,
+)
 from talker.frames import FRAME_BASE, FrameTable, slots_for
 from talker.sampler import DelayedRowSampler, Draw
 
@@ -35,6 +42,7 @@ _VIEWS = frozenset(
 )  # fmt: skip
 
 
+@failing("benchmarks.sampler_cost")
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print a Markdown report."""
     parser = argparse.ArgumentParser(prog="benchmarks.sampler_cost", description=__doc__)

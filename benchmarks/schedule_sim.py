@@ -20,7 +20,7 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.report import bounded
+from benchmarks.report import bounded, failing
 from streaming.chunk_schedule import ChunkSchedule, PaceBounds, ScheduleSettings
 from streaming.latency import PaceEstimator
 
@@ -198,6 +198,7 @@ def summary(runs: Sequence[Sequence[Sent]]) -> str:
     return f"{p50:.0f}/{p95:.0f} ms, {free:.1%}"
 
 
+@failing("benchmarks.schedule_sim")
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(

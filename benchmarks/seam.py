@@ -21,12 +21,14 @@ import torch
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
     write_json,
 )
 from codec.families.higgs.checkpoint import open_higgs
+from codec.family import CheckpointError, DeviceError
 from streaming.ports import CodecDecoder
 from streaming.spec import UNKNOWN, CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
@@ -50,6 +52,7 @@ class Seam:
     incomplete: bool = False
 
 
+@failing("benchmarks.seam", CheckpointError, DeviceError, ValueError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.seam", description=__doc__)

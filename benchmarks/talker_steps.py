@@ -27,15 +27,19 @@ import psutil
 from benchmarks.report import (
     bounded,
     environment,
+    failing,
     markdown_table,
     output_file,
     print_facts,
     write_json,
 )
 from embedded.front_ends import FRONT_ENDS
+from ipc.child_process import ChildFailed
+from streaming.errors import TalkwireError
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 
 TEXT = (
     "this is the text that every stream of the benchmark speaks, and it is long enough that "
@@ -177,6 +181,7 @@ def kinds(setting: str) -> tuple[Any, ...]:
     return get_args(get_type_hints(TalkerSettings)[setting])
 
 
+@failing("benchmarks.talker_steps", CheckpointError, ChildFailed, TalkwireError, ValueError)
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="benchmarks.talker_steps", description=__doc__)

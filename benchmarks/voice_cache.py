@@ -17,12 +17,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.report import bounded, environment, markdown_table, output_file, write_json
+from benchmarks.report import bounded, environment, failing, markdown_table, output_file, write_json
 from benchmarks.talker_steps import running
+from ipc.child_process import ChildFailed
 from service.settings import EMBEDDED_MODEL
+from streaming.errors import TalkwireError
 from streaming.ports import Reference, Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 
 SAID = "These are the words that are said in the clip."
 TEXTS = ("A text that nobody has said yet.", "Another one of them.", "And this is the third one.")
@@ -82,6 +85,7 @@ async def run(options: argparse.Namespace) -> list[Result]:
         return [await measure(engine, s, options.voices, next(seeds)) for s in options.seconds]
 
 
+@failing("benchmarks.voice_cache", CheckpointError, ChildFailed, TalkwireError, ValueError)
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.voice_cache", description=__doc__)

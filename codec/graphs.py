@@ -224,7 +224,10 @@ def choose_device(name: str) -> str:
     found = torch.cuda.device_count()
     if name == "auto":
         return "cuda" if found else "cpu"
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"the codec is to run on {name}, which torch does not know") from error
     if device.type == "cuda" and found <= (device.index or 0):
         raise DeviceError(f"the codec is to run on {name}, but torch finds {found} GPUs here")
     return name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.report import bounded
+from benchmarks.report import bounded, failing
 from loadtest import servers
 from loadtest.compare import as_markdown, caveats, compare
 from loadtest.plan import Plan, parse_rate, parse_share, steps, warmup_within
@@ -292,15 +291,8 @@ class Display:
         return update
 
 
+@failing("loadtest", LoadTestError, ValueError)
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program. Errors of user or machine print a line and exit with status 1."""
+    """Run the program."""
     options = commands().parse_args(argv)
-    try:
-        options.command(options)
-    except BrokenPipeError:  # the reader of the tables has gone; say nothing, as others do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more
-        sys.exit(1)
-    except (LoadTestError, ValueError, OSError) as error:
-        sys.exit(f"loadtest: {error}")
-    except KeyboardInterrupt:
-        sys.exit("loadtest: stopped")
+    options.command(options)

