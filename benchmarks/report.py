@@ -105,7 +105,7 @@ def check_writable(file: Path) -> None:
     if is_new or file.is_file() or file.is_dir():  # the reader of a pipe would see its end
         file.open("ab").close()
     if is_new:
-        file.unlink()
+        file.resolve().unlink()  # not a link to a file that does not exist yet
 
 
 def write_json(file: Path | None, content: object) -> None:

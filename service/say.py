@@ -187,4 +187,4 @@ def _check_writable(path: Path) -> None:
             return
         path.open("ab").close()
         if is_new:
-            path.unlink()
+            path.resolve().unlink()  # not a link to a file that does not exist yet

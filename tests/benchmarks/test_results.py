@@ -42,6 +42,13 @@ def test_output_file_makes_its_folder_and_keeps_what_is_there(tmp_path: Path) ->
         output_file(str(tmp_path))
 
 
+def test_output_file_keeps_link_whose_file_does_not_exist_yet(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.json", tmp_path / "target.json"
+    link.symlink_to(target)
+    output_file(str(link))
+    assert (link.is_symlink(), target.exists()) == (True, False)
+
+
 def test_benchmark_refuses_unwritable_file_before_it_measures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,3 +101,12 @@ async def test_say_refuses_timestamps_of_model_without_word_timings(tmp_path: Pa
         with pytest.raises(SayError) as refused:
             await run_say(TEXT, server.url, timestamps=tmp_path / "words.srt")
         assert refused.value.exit_code == 4
+
+
+async def test_refused_say_keeps_link_whose_file_does_not_exist_yet(tmp_path: Path) -> None:
+    link, target = tmp_path / "words.srt", tmp_path / "target.srt"
+    link.symlink_to(target)
+    async with gateway() as server:
+        with pytest.raises(SayError):
+            await run_say(TEXT, server.url, timestamps=link)
+    assert (link.is_symlink(), target.exists()) == (True, False)
