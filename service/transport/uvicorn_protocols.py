@@ -365,10 +365,19 @@ class ServerConfig(uvicorn.Config):
 
     def certificate_fault(self, error: OSError) -> str:
         """Return why the certificate or its key cannot be used, for operators."""
-        with contextlib.suppress(OSError):
-            if b"ENCRYPTED" in Path(self.ssl_keyfile or str(self.ssl_certfile)).read_bytes():
-                return "the key is encrypted"  # OpenSSL only says that an argument is invalid
-        return error.strerror or str(error)
+        certificate, key = str(self.ssl_certfile), str(self.ssl_keyfile or self.ssl_certfile)
+        if getattr(error, "reason", "") in ("KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
+            return f"{key} is not the key of {certificate}"
+        for file, kind in ((certificate, "CERTIFICATE"), (key, "PRIVATE KEY")):
+            try:
+                held = Path(file).read_bytes()
+            except OSError as unread:
+                return f"cannot read {file}: {unread.strerror}"
+            if f"{kind}-----".encode() not in held:
+                return f"{file} has no {kind.lower()} in PEM"
+        if b"ENCRYPTED" in held:  # OpenSSL only says that an argument is invalid
+            return f"the key in {key} is encrypted"
+        return f"{error.strerror or error} ({certificate}, {key})"
 
 
 class HttpProtocol(H11Protocol):

@@ -197,6 +197,33 @@ def test_unreadable_certificate_stops_start(tmp_path: Path) -> None:
             _checked(server_config(FastAPI(), Settings(tls_certificate=file), 1))
 
 
+@pytest.mark.parametrize("algorithm", ["rsa:2048", "ed25519"])
+def test_fault_of_certificate_or_key_names_the_file(
+    certificate: tuple[Path, Path], tmp_path: Path, algorithm: str
+) -> None:
+    other, junk, absent = (tmp_path / name for name in ("other.pem", "junk.pem", "absent.pem"))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", algorithm, "-nodes", "-subj", "/CN=localhost",
+         "-out", "/dev/null", "-keyout", str(other)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    junk.write_text("-----BEGIN NOTHING-----")
+    good, key = certificate
+    for files, told in (
+        ((good, None), f"{good} has no private key in PEM"),
+        ((good, absent), f"cannot read {absent}: No such file or directory"),
+        ((good, junk), f"{junk} has no private key in PEM"),
+        ((good, other), f"{other} is not the key of {good}"),
+        ((absent, key), f"cannot read {absent}: No such file or directory"),
+        ((junk, key), f"{junk} has no certificate in PEM"),
+        ((tmp_path, key), f"cannot read {tmp_path}: Is a directory"),
+    ):
+        with pytest.raises(Unable) as unable:
+            _checked(server_config(FastAPI(), Settings(**tls(files)), 1))  # type: ignore[arg-type]
+        assert str(unable.value).endswith(f"cannot be used: {told}")
+
+
 def test_certificate_is_reloaded_and_broken_file_is_ignored(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -235,5 +262,5 @@ def test_encrypted_key_is_named_and_reload_asks_no_terminal_for_its_passphrase(
     config.reload_certificate()
     assert config.limits.tls is first
     (refused,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert vars(refused)["reason"] == "the key is encrypted"
+    assert vars(refused)["reason"] == f"the key in {key} is encrypted"
     assert "phrase" not in capfd.readouterr().err
