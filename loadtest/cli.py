@@ -195,8 +195,17 @@ def report(
     finally:
         if options.plots:
             draw_plots(made, options.out)
-    if made and all(set(row.figures.outcomes) == {"failed"} for row, _ in made):
+    _judge([row for row, _ in made])
+
+
+def _judge(rows: Sequence[Row]) -> None:
+    """Raise LoadTestError if the rows say nothing of the service but that it does not work."""
+    if not any(row.figures.measured_turns or row.stopped for row in rows):
+        raise LoadTestError("nothing was measured: no turn was due after the warm-up; run longer")
+    if all(set(row.figures.outcomes) == {"failed"} for row in rows):
         raise LoadTestError("every turn failed")
+    if all(2 * row.figures.outcomes.get("failed", 0) > row.figures.measured_turns for row in rows):
+        raise LoadTestError("most turns failed")
 
 
 def plan_of(options: argparse.Namespace, **more: Any) -> Plan:

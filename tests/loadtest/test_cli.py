@@ -83,6 +83,49 @@ def test_run_fails_after_its_report_if_every_turn_failed(tmp_path, capsys) -> No
     assert capsys.readouterr().out == (tmp_path / "report.md").read_text()
 
 
+def _judged(*outcomes: dict[str, int], stopped: bool = False) -> None:
+    made = figures(PLAN, [], slo_ttfa_ms=500)
+    replace = msgspec.structs.replace
+    cli._judge(
+        [
+            Row("a", PLAN, replace(made, outcomes=each, measured_turns=sum(each.values())),
+                stopped=stopped)
+            for each in outcomes
+        ]
+    )  # fmt: skip
+
+
+def test_command_fails_if_it_measured_nothing_or_most_turns_failed() -> None:
+    for outcomes, told in (
+        ([{}, {}], "nothing was measured"),
+        ([{"failed": 3}], "every turn failed"),
+        ([{"failed": 3, "complete": 2}], "most turns failed"),
+        ([{"failed": 3, "complete": 1}, {"failed": 3}], "most turns failed"),
+    ):
+        with pytest.raises(LoadTestError, match=told):
+            _judged(*outcomes)
+
+
+def test_command_succeeds_if_it_measured_what_a_service_does() -> None:
+    _judged({"failed": 3, "complete": 3})
+    _judged({"refused": 9})
+    _judged({}, {"complete": 1})
+    _judged({"complete": 3}, {"failed": 3})  # a load that breaks the service is a result
+    _judged({}, stopped=True)
+
+
+def test_gateway_fails_after_its_report_if_it_measured_nothing(
+    monkeypatch, tmp_path, capsys
+) -> None:
+    async def measured(*args: Any, **options: Any) -> list[Row]:
+        return [Row("gateway 2", PLAN, figures(PLAN, [], slo_ttfa_ms=500))]
+
+    monkeypatch.setattr(cli, "gateway_against_bare", measured)
+    with pytest.raises(SystemExit, match="nothing was measured"):
+        cli.main(["gateway", "--duration", "8", "--streams", "2", "--out", str(tmp_path)])
+    assert capsys.readouterr().out == (tmp_path / "report.md").read_text()
+
+
 def test_write_report_prints_tables_if_file_fails(tmp_path, capsys) -> None:
     with pytest.raises(OSError, match="too long"):
         write_report("test", [run("a")], None, None, tmp_path / ("x" * 300))
