@@ -36,7 +36,7 @@ from service.runtime import Runtime
 from service.settings import Settings
 from streaming.spec import CodecSpec
 from talker.fake import FakeTalker
-from talkwire_client import Client, ServerError
+from talkwire_client import Client, ClientError, ServerError
 
 _SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 _LABELS = {"namespace": "rehearsal", "pod": "gateway"}
@@ -209,7 +209,7 @@ def main() -> int:
         parser.error("--seconds must be at least 35: rules are evaluated every 30")
     try:
         found = asyncio.run(rehearse(chosen.url, chosen.seconds, chosen.picture))
-    except (Unable, PrometheusError) as error:
+    except (Unable, PrometheusError, ClientError) as error:
         print(error, file=sys.stderr)
         return 2
     for line in found:

@@ -182,3 +182,12 @@ def test_rehearsal_without_prometheus_reports_requirement() -> None:
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no prometheus here" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus")
+def test_rehearsal_tells_in_one_line_that_no_service_answers() -> None:
+    command = [sys.executable, FOLDER / "rehearse.py", "--url", "ws://127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("no server answers at ws://127.0.0.1:1/")
+    assert "Traceback" not in done.stderr
