@@ -83,6 +83,8 @@ class Subscription(BaseModel):
     can_use_instant_voice_cloning: bool
     can_use_professional_voice_cloning: bool = False
     current_overage: Price = Price()
+    open_invoices: list[Price] = []
+    has_open_invoices: bool = False
 
 
 class User(BaseModel):
