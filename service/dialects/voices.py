@@ -74,6 +74,7 @@ class VoiceBody(BaseModel):
         description="What it is asked for by: A to Z, a to z, digits, spaces, dots, dashes and "
         "underscores, the first a letter or a digit, the last no space."
     )
+    type: Literal["audio_sample"] = "audio_sample"
     audio_sample: str = Field(
         description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "
         "or as a `data:` address."
@@ -191,6 +192,7 @@ class VoiceInfo(BaseModel):
 
     id: str
     object: Literal["audio.voice"] = "audio.voice"
+    type: Literal["audio_sample"] = "audio_sample"
     name: str = Field(description="What to ask for; the id does as well.")
     built_in: bool = Field(description="It comes with the checkpoint and cannot be deleted.")
     default: bool = Field(description="It speaks where no voice is asked for.")

@@ -46,6 +46,20 @@ async def test_add_voice_accepts_form() -> None:
         assert (await s.http.get(f"{PATH}/Bert 2")).json() == voice
 
 
+async def test_add_voice_accepts_form_of_openai_client() -> None:
+    """It always sends ``consent``, and the rest of the consent as ``extra_body``."""
+    async with server() as s:
+        fields = {"name": "Bert", "type": "audio_sample", "consent": "cons_1"}
+        files = {"audio_sample": ("a.wav", OTHER)}
+        given = {"consent_by": "Bert", "consent_statement": "Yes."}
+        added = await s.http.post(PATH, data=fields | given, files=files)
+        assert added.status_code == 201, added.text
+        assert (added.json()["type"], added.json()["consent"]["by"]) == ("audio_sample", "Bert")
+        prompt = {"name": "Carl", "type": "prompt", "prompt": "A low voice."}
+        refused = await s.http.post(PATH, json=prompt)
+        assert error(refused) == (400, "invalid_message", "type")
+
+
 async def test_add_voice_form_needs_separate_consent_fields() -> None:
     async with server() as s:
         fields = {"name": "Bert", "consent": "yes", "consent_by": "Bert"}

@@ -69,6 +69,7 @@ async def test_voice_can_be_added_used_and_deleted() -> None:
         assert voice == {
             "id": voice["id"],
             "object": "audio.voice",
+            "type": "audio_sample",
             "name": "anna",
             "built_in": False,
             "default": False,
