@@ -54,7 +54,6 @@ class SessionConfig(SpeechOptions):
     model: Name | None = None
     voice: Name | None = Field(None, validation_alias=AliasChoices("voice", "speaker"))
     response_format: Literal["wav", "pcm", "flac", "mp3", "opus", "aac"] = "wav"
-    sample_rate: StrictInt | None = None
     max_new_tokens: StrictInt | None = Field(None, ge=1)
     initial_codec_chunk_frames: StrictInt | None = Field(None, ge=0)
     #: Concerns another model's prompt; without effect.

@@ -62,7 +62,7 @@ TABLE = ErrorTable(
     error_body,
     _retry_header,
     statuses={ErrorCode.UNKNOWN_VOICE: 400},
-    fields={"text": "input", "encoding": "response_format", "sample_rate": "response_format"},
+    fields={"text": "input", "encoding": "response_format"},
 )
 #: For routes whose path names the voice.
 RESOURCE_TABLE = replace(TABLE, statuses={})

@@ -142,6 +142,9 @@ class SpeechOptions(BaseModel):
         le=wire.MAX_RAS,
         description="How often a code must be among them for that. Without it, the model's own.",
     )
+    sample_rate: StrictInt | None = Field(
+        None, description="Without it, the format's own; of `pcm` over HTTP, 24000."
+    )
     ref_audio: str | None = Field(
         None,
         description="A clip to speak like, instead of a voice: WAV, FLAC, MP3 or Ogg, 1 to 30 s, "
@@ -208,7 +211,7 @@ class TextOptions(SpeechOptions):
     )
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = Field(
         None,
-        description="`opus` is Ogg Opus; `pcm` is s16le, mono, 24 kHz, without a header. "
+        description="`opus` is Ogg Opus; `pcm` is s16le, mono, without a header. "
         "Without it, the server's default, which is `mp3` unless it is set; in a batch, `wav`.",
     )
     bitrate: StrictInt | None = Field(
@@ -308,7 +311,7 @@ def speech_plan(
     encoder = make_stream_encoder(
         FORMATS[format_],
         runtime.codec.spec.sample_rate,
-        _PCM_RATE if format_ == "pcm" else None,
+        pcm_rate(body) if format_ == "pcm" else body.sample_rate,
         bit_rate=body.bitrate,
         speed=body.pace,
         fade_in_ms=body.fade_in_ms,
@@ -322,6 +325,11 @@ def speech_plan(
 def response_format(body: SpeechBody, runtime: Runtime) -> str:
     """Return the requested format, or else the server's default."""
     return body.response_format or runtime.settings.default_response_format
+
+
+def pcm_rate(body: SpeechBody) -> int:
+    """Return the rate of ``pcm``."""
+    return _PCM_RATE if body.sample_rate is None else body.sample_rate
 
 
 def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:

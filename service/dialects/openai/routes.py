@@ -26,6 +26,7 @@ from service.dialects.openai.request import (
     SpeechBody,
     heard_frame_s,
     ignored_fields,
+    pcm_rate,
     response_format,
     speech_plan,
     token_usage,
@@ -82,7 +83,7 @@ class ModelList(BaseModel):
 
 
 #: SGLang-Omni's headers for the format of raw samples.
-_PCM_HEADERS = {"x-sample-rate": "24000", "x-channels": "1", "x-bit-depth": "16"}
+_PCM_HEADERS = {"x-channels": "1", "x-bit-depth": "16"}
 _AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The audio, sent as it is made.",
@@ -142,7 +143,7 @@ def speech_response(body: SpeechBody, runtime: Runtime, request_id: str) -> Resp
     ignored = ignored_fields(body, runtime)
     response = HttpSpeech(runtime, plan, body.input, TABLE, renderer, ignored)
     if body.stream_format != "sse" and format_ == "pcm":
-        response.headers.update(_PCM_HEADERS)
+        response.headers.update({"x-sample-rate": str(pcm_rate(body)), **_PCM_HEADERS})
     response.headers.update(warning_header(body, runtime))
     return response
 

@@ -71,10 +71,10 @@ def test_unknown_field_does_not_repeat_hostile_name() -> None:
 def test_error_table_translates_only_core_field_names() -> None:
     mine = invalid_field("sample_rate", 24_000, "left out")
     assert openai.TABLE.field(mine) == "sample_rate"
-    core = RequestError(ErrorCode.UNSUPPORTED, "The rates are 8000.", param="audio.sample_rate")
+    core = RequestError(ErrorCode.UNSUPPORTED, "There is mp3.", param="audio.encoding")
     assert openai.TABLE.field(core) == "response_format"
     assert elevenlabs.TABLE.field(core) == "output_format"
-    assert openai.TABLE.message(core) == "response_format: The rates are 8000."
+    assert openai.TABLE.message(core) == "response_format: There is mp3."
 
 
 @pytest.mark.parametrize(

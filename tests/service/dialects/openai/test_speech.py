@@ -210,6 +210,23 @@ async def test_vllm_omni_stream_format_null_is_plain_audio() -> None:
         )
 
 
+async def test_vllm_omni_sample_rate_is_rate_of_audio() -> None:
+    body = {"input": SENTENCES[0], "response_format": "pcm", "sample_rate": 48_000}
+    batch = {"items": [{"input": SENTENCES[0]}], "sample_rate": 16_000}
+    async with gateway(**EXACT) as server, httpx.AsyncClient() as http:
+        path = server.http + "/v1/audio/speech"
+        answer = await http.post(path, json=body)
+        assert answer.headers["x-sample-rate"] == "48000"
+        assert "x-talkwire-ignored" not in answer.headers
+        whole = server.whole(SENTENCES[0])
+        assert len(answer.content) == 2 * 2 * len(whole)
+        (result,) = (await http.post(f"{path}/batch", json=batch)).json()["results"]
+        spoken, rate = decoded(base64.b64decode(result["audio_data"]))
+        assert (rate, len(spoken)) == (16_000, len(whole))
+        wrong = (await http.post(path, json={**body, "sample_rate": 7})).json()["error"]
+        assert (wrong["code"], wrong["param"]) == ("unsupported", "sample_rate")
+
+
 async def test_vllm_omni_speaker_is_another_name_for_voice() -> None:
     body = {"input": SENTENCES[0], "response_format": "pcm"}
     batches: list[dict[str, Any]] = [
