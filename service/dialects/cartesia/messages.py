@@ -43,8 +43,10 @@ TABLE = ErrorTable(
 def error_event(
     error: TalkwireError, context_id: str | None, request_id: str, *, done: bool = True
 ) -> dict[str, Any]:
-    """Return an ``error`` message. It always has ``context_id``, maybe null: clients index it."""
-    event = {"type": "error", "context_id": context_id, "done": done}
+    """Return an ``error`` message. It always has ``context_id``, maybe null: clients index it.
+    ``error`` is the ``message`` for LiveKit's JavaScript plugin, which skips messages without it.
+    """
+    event = {"type": "error", "context_id": context_id, "done": done, "error": TABLE.message(error)}
     return event | error_fields(error, request_id)
 
 

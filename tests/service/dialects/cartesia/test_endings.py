@@ -175,7 +175,8 @@ async def test_refused_request_error_has_context_id(
         assert (error["type"], error["context_id"]) == ("error", "a")
         assert (error["status_code"], error["error_code"]) == (status, code)
         assert error["title"]
-        assert error["message"]
+        assert error["message"] == error["error"]
+        assert isinstance(error["done"], bool)
         assert len(error["request_id"]) == 32
         await talk.send(**asking("b", ONE))
         await talk.until(is_("done", "b"))
