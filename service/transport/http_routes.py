@@ -171,7 +171,13 @@ class SpeechRoute(APIRoute):
         assert rule is not None
 
         async def handle(plain: Request) -> Response:
-            request = _BoundedRequest(plain.scope, plain.receive)
+            scope = plain.scope
+            if "content-type" not in plain.headers and "x-api-key" in plain.headers:
+                # LiveKit's JavaScript plugin for Cartesia omits it. A page of another origin can
+                # omit it too, but cannot send a key.
+                kind = (b"content-type", b"application/json")
+                scope = {**scope, "headers": [*scope["headers"], kind]}
+            request = _BoundedRequest(scope, plain.receive)
             runtime: Runtime = request.app.state.runtime
             settings = runtime.settings
             text_bytes = _BYTES_PER_CHARACTER * settings.max_text_chars

@@ -79,6 +79,21 @@ async def test_body_with_many_values_is_refused_before_validation(encoding: str)
             assert "The body has too many values." in answer.text
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"x-api-key": "any"}, 200), ({"authorization": "Basic YTpi"}, 400), ({}, 400)],
+)
+async def test_body_without_content_type_needs_header_of_key(
+    headers: dict[str, str], status: int
+) -> None:
+    """A page of another origin can send such a body, and cached credentials, but no key."""
+    format_ = {"container": "raw", "sample_rate": 24_000}
+    body = json.dumps({"transcript": "Hi.", "voice": "default", "output_format": format_})
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        answer = await http.post("/tts/bytes", content=body, headers=headers)
+        assert answer.status_code == status, answer.text
+
+
 def test_commas_in_strings_are_no_values() -> None:
     text = 'Then, "now", and a \\, too: ' * 800
     fields = {"voice": "default", "seed": 1, "speed": 1.0, "temperature": 0.5, "scene": text}
