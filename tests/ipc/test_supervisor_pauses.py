@@ -7,10 +7,12 @@ import logging
 import os
 import signal
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ipc import supervisor
+from ipc.child_process import ChildProcess
 from ipc.supervisor import Watch
 from tests.ipc.nest import QUICK, Nest
 
@@ -52,17 +54,34 @@ async def test_restart_is_immediate_at_first_and_after_healthy_child(
     assert pauses_s(caplog) == pauses
 
 
-async def test_restart_delay_does_not_grow_beyond_the_longest(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_child_is_launched_after_restart_delay_which_grows_to_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "_BACKOFF_S", (0.0, 0.01, 0.02))
+    steps: list[float | str] = []
+    enough = asyncio.Event()
+
+    class Mayfly(ChildProcess[Any]):
+        """A child that is ready at once, and dies."""
+
+        async def run(self) -> None:
+            steps.append("launch")
+            self._program.on_ready(None)
+
+    async def sleep(delay_s: float) -> None:
+        steps.append(delay_s)
+        if len(steps) == 14:
+            enough.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(supervisor, "ChildProcess", Mayfly)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     nest = Nest(watch=replace(QUICK, healthy_s=3600.0))
+    nest.on_ready = lambda _: None
     await nest.supervisor.start()
-    with caplog.at_level(logging.WARNING, "ipc.supervisor"):
-        for _ in range(5):
-            await kill(nest)
+    await enough.wait()
     await nest.supervisor.stop()
-    assert pauses_s(caplog) == [0.0, 0.01, 0.02, 0.02, 0.02]
+    assert steps[::2] == ["launch"] * 7
+    assert steps[1::2] == [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0]
 
 
 async def test_restart_delay_grows_while_child_cannot_start(
