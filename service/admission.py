@@ -155,7 +155,7 @@ class Admission:
             message = f"This client has {held} at once, which is all that one client may have."
             raise CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=1000)
         part = max(1, slots // len(self._asked_at))
-        kept = 0 if held < part else self._kept(client, part, slots, now)
+        kept = 0 if held < part else self._kept(part, slots, now)
         excess = self.active - len(own) + 1 + kept - slots
         if excess <= 0:
             return own
@@ -179,10 +179,10 @@ class Admission:
             self._waiting.pop(oldest, None)
             oldest = next(iter(self._asked_at))
 
-    def _kept(self, client: str, part: int, slots: int, now: float) -> int:
-        """Number of free slots to keep for clients other than ``client``, which has its share."""
+    def _kept(self, part: int, slots: int, now: float) -> int:
+        """Number of free slots to keep for others than a client that has its share, ``part``."""
         self._waiting = {one: until for one, until in self._waiting.items() if until > now}
-        waiting = sum(self._held[one] < part for one in self._waiting if one != client)
+        waiting = sum(self._held[one] < part for one in self._waiting)
         return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
     def _resting(self, leases: Iterable[Lease], count: int, now: float) -> list[Lease]:
