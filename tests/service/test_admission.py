@@ -26,14 +26,11 @@ def test_retry_after_grows_with_time_slots_are_held(
     admission = Admission(2)
     lease = admission.acquire()
     admission.acquire()
-    first_hint_ms = refused(admission).retry_after_ms
+    assert refused(admission).retry_after_ms == 2_000  # the first of two, each held for four
     now += 60.0
     lease.release()
     admission.acquire()
-    later_hint_ms = refused(admission).retry_after_ms
-    assert first_hint_ms is not None
-    assert later_hint_ms is not None
-    assert later_hint_ms > first_hint_ms
+    assert refused(admission).retry_after_ms == 30_000  # each is expected to last for sixty
 
 
 def refused(admission: Admission, speed: float = 1.0) -> CapacityError:
@@ -216,8 +213,10 @@ def test_client_without_slots_gets_last_one_however_many_clients_have_asked() ->
     many = [replace(ANYBODY, network=f"192.0.2.{number}") for number in range(20)]
     for caller in many:
         admission.acquire(caller).release()
-    for caller in many[:4]:
+    for caller in many[:3]:
         admission.acquire(caller)
+    assert code_of_refusal(admission, many[0]) is ErrorCode.OVERLOADED
+    admission.acquire(many[3])
     assert admission.active == 4
 
 
@@ -251,6 +250,20 @@ def test_client_holds_at_most_max_share() -> None:
     admission.acquire(BEN)
     leases[0].release()
     admission.acquire(ANN)
+    assert code_of_refusal(admission, ANN) is ErrorCode.RATE_LIMITED
+
+
+def test_client_over_its_share_gives_back_all_slots_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, admission = Clock(monkeypatch), Admission(8, max_share=0.25, rest_s=5.0)
+    leases = [admission.acquire(ANN) for _ in range(2)]
+    for lease in leases:
+        lease.user = Rests(clock.now)
+    clock.now += 5.0
+    admission.ceiling = 4
+    admission.acquire(ANN)
+    assert [lease.is_held for lease in leases] == [False, False]
 
 
 @pytest.mark.parametrize("percent", [7, 14, 28, 55, 56, 57])
