@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,8 @@ from ipc.framing import Fatal, Stop
 
 
 class Say(msgspec.Struct, tag="say", frozen=True):
-    """Echo ``text``, then do ``then``: "go on", "die", "leave" (end with status 0) or "freeze".
+    """Echo ``text``, then do ``then``: "go on", "die", "leave" (end with status 0), "freeze" or
+    "linger" (close the link, and stay).
 
     Or do one of these instead: "print" the text, "litter" (make a temporary file and echo its path)
     or "beget" (start a process and echo its id).
@@ -76,7 +78,9 @@ def main() -> None:
                         os._exit(1)
                     if message.then == "leave":
                         return
-                    if message.then == "freeze":
+                    if message.then == "linger":
+                        socket.socket(fileno=os.dup(options.socket)).shutdown(socket.SHUT_RDWR)
+                    if message.then in ("freeze", "linger"):
                         time.sleep(3600)
         except LinkClosed:
             print("goodbye", flush=True)

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +133,15 @@ async def test_hung_child_is_killed_and_restarted(nest: Nest, how: str) -> None:
     assert not is_running(first)
 
 
+async def test_child_that_closes_its_link_and_stays_is_killed(nest: Nest) -> None:
+    first = nest.supervisor.pid
+    assert first is not None
+    nest.supervisor.send(nest.say("", then="linger"))
+    await nest.until(lambda: len(nest.pids) == 2)
+    assert not is_running(first)
+    assert nest.downs == 1
+
+
 async def test_idle_child_is_not_considered_hung(nest: Nest) -> None:
     await asyncio.sleep(2 * QUICK.hang_timeout_s)
     assert (nest.downs, len(nest.pids)) == (0, 1)
@@ -149,19 +160,39 @@ async def test_start_fails_if_child_always_dies() -> None:
     with pytest.raises(ChildFailed, match="echo_child died before"):
         await nest.supervisor.start()
     assert nest.supervisor.restarts == START_TRIES - 1
+    assert nest.downs == 0, "none was ready"
     await nest.supervisor.stop()
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "reason"),
+    [
+        (asyncio, "create_subprocess_exec", "cannot be launched"),
+        (socket, "socketpair", "cannot be launched"),
+        (tempfile, "TemporaryDirectory", "has no folder for temporary files"),
+    ],
+)
 async def test_start_failure_names_child_that_cannot_be_launched(
-    monkeypatch: pytest.MonkeyPatch,
+    where: object, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def launch(*argv: object, **options: object) -> None:
+    def fail(*argv: object, **options: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", launch)
+    monkeypatch.setattr(where, name, fail)
     nest = Nest()
-    with pytest.raises(ChildFailed, match=r"echo_child cannot be launched: .* allocate memory"):
+    with pytest.raises(ChildFailed, match=rf"echo_child {reason}: .* allocate memory"):
         await nest.supervisor.start()
+    await nest.supervisor.stop()
+
+
+async def test_start_raises_supervisors_own_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(child: object) -> None:
+        raise KeyError("mistake")
+
+    monkeypatch.setattr(child_process.ChildProcess, "run", run)
+    nest = Nest()
+    with pytest.raises(KeyError, match="mistake"):
+        await asyncio.wait_for(nest.supervisor.start(), 30)
     await nest.supervisor.stop()
 
 
