@@ -37,6 +37,16 @@ def test_late_send_is_underrun_unless_pause_is_intended() -> None:
     assert clock.dry_at == pytest.approx(2.1)
 
 
+def test_underrun_is_neither_rounding_error_nor_sending_of_nothing() -> None:
+    clock = PlaybackClock(RATE)
+    clock.on_sent(100, 0.0)
+    clock.on_sent(100, 0.1 + 1e-7)
+    clock.on_sent(0, 9.0)
+    assert (clock.underruns, clock.underrun_s) == (0, 0.0)
+    clock.on_sent(100, 10.0)
+    assert (clock.underruns, clock.underrun_s) == (1, pytest.approx(9.8))
+
+
 def test_report_replaces_estimate() -> None:
     clock = PlaybackClock(RATE)
     clock.on_sent(1000, 0.0)
