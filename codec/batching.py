@@ -252,5 +252,5 @@ def cut(window: DecodeWindow, piece_frames: int, spec: CodecSpec) -> Iterator[De
             stop - last,
             window.first_frame + first - before,
             window.is_last and index == count - 1,
-            codes[:, history:start] if history < start and spec.history_frames else None,
+            codes[:, history:start] if history < start else None,
         )
