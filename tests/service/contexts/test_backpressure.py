@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import pytest
 
@@ -15,7 +16,9 @@ from service.contexts.options import plan_speech
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from streaming.events import Cancelled, Done, EndAsked, Flushed, SendAudio, TextAppended
+from streaming.errors import internal_error
+from streaming.events import Cancelled, Done, EndAsked, Failed, Flushed, SendAudio, TextAppended
+from streaming.ports import RowDemand, RowGenerator, SpeechRequest
 from streaming.protocol import messages as wire
 from streaming.window import DecodeWindow
 from streaming.word_timing import WordTiming
@@ -65,8 +68,20 @@ class NotingCodec(FakeCodecEngine):
         return await super().decode(window, deadline_s, request_id)
 
 
-async def speak(codec: FakeCodecEngine, listener: Listener, room: Room | None) -> Done:
-    runtime = Runtime(Settings(), FakeTalker(), codec, Metrics("test", "fake"))
+class NotingTalker(FakeTalker):
+    """Records with which demand each batch but the last request's first is taken."""
+
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
+        self.demands: list[RowDemand | None] = []
+        async with aclosing(super().generate(request)) as batches:
+            async for batch in batches:
+                self.demands.append((yield batch))
+
+
+async def speak(
+    codec: FakeCodecEngine, listener: Listener, room: Room | None, talker: FakeTalker | None = None
+) -> Done:
+    runtime = Runtime(Settings(), talker or FakeTalker(), codec, Metrics("test", "fake"))
     await runtime.start()
     create = wire.ContextCreate("c", chunking=SIZES)
     encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
@@ -101,3 +116,31 @@ async def test_wait_for_client_is_underrun_only_without_reports(reports: bool) -
     # By the clock alone the window is two chunks late; by the client's report, less than one.
     assert (left_s > -len(listener.audio[0].samples) / SPEC.sample_rate) is reports
     assert sum(len(audio.samples) for audio in listener.audio) == 22 * SPEC.hop_length
+
+
+async def test_rows_are_taken_as_session_demands() -> None:
+    talker = NotingTalker()
+    await speak(FakeCodecEngine(SPEC), Listener(), None, talker)
+    assert talker.demands[0] == RowDemand(delay_s=0.0, at_once=1)
+
+
+async def test_paused_talker_makes_no_more_rows() -> None:
+    listener, talker = Listener(), FakeTalker(frames_per_character=280, max_frames=10_000)
+    runtime = Runtime(Settings(), talker, FakeCodecEngine(SPEC), Metrics("test", "fake"))
+    await runtime.start()
+    create = wire.ContextCreate("c", chunking=SIZES, max_lead_ms=1000)
+    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
+    plan = plan_speech(runtime, "native", "c", create, encoder)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        before, made = talker.rows_made, -1
+        driver = ContextDriver(runtime, plan, listener, tasks)
+        driver.post(TextAppended("A sentence."))
+        driver.post(EndAsked())
+        while not listener.audio or made < talker.rows_made:
+            made = talker.rows_made
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        driver.post(Failed(internal_error()))
+        await listener.done
+    await runtime.stop()
+    assert made - before < 1000, "it would have made 3080"
