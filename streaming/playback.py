@@ -82,7 +82,7 @@ class PlaybackClock:
             return
         self._reported = max(self._reported, min(played_samples, self.sent_samples))
         self._anchor_samples = self._reported
-        self._anchor_s = now
+        self._anchor_s = max(now, self._anchor_s)
 
     def on_read(self, read_samples: int) -> None:
         """Record that the client has read ``read_samples`` in all."""
@@ -103,12 +103,12 @@ class PlaybackClock:
         """Samples played by ``now``, extrapolated from the last report."""
         if not self.sent_samples:
             return 0
-        elapsed_s = now - self._anchor_s
-        return min(self.sent_samples, self._anchor_samples + round(elapsed_s * self._sample_rate))
+        elapsed = max(0.0, now - self._anchor_s)
+        return min(self.sent_samples, self._anchor_samples + round(elapsed * self._sample_rate))
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio sent and not yet played, at least 0."""
-        unplayed_s = 0.0 if self._is_lifted else self.dry_at - now
+        unplayed_s = 0.0 if self._is_lifted else self.dry_at - max(now, self._anchor_s)
         return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)
 
     def credit_s(self, now: float, max_lead_s: float) -> float:
