@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, count_error, retry_ms
@@ -84,5 +85,8 @@ async def no_route(request: HTTPConnection, error: Exception) -> Response:
         return await http_exception_handler(request, error)
     refused, request_id = RequestError(ErrorCode.UNSUPPORTED, message), uuid.uuid4().hex
     count_error(request.app.state.runtime, refused, request_id, "none")
-    headers = {**(error.headers or {}), "x-request-id": request_id}
+    headers = {"x-request-id": request_id}
+    if error.status_code == 405:  # Starlette names the methods of one route of the path
+        routes = [r for r in request.app.routes if r.matches(request.scope)[0] is not Match.NONE]
+        headers["allow"] = ", ".join(sorted({name for route in routes for name in route.methods}))
     return JSONResponse(error_body(refused), error.status_code, headers)

@@ -37,6 +37,16 @@ async def test_unknown_route_or_method_gets_error_object(
         assert error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [(PATH, "GET, POST"), ("/v1/audio/voices", "GET, POST"), ("/health/ready", "GET, HEAD")],
+)
+async def test_405_names_methods_of_all_routes_of_path(path: str, methods: str) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        answer = await http.put(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
 async def test_incomplete_body_gets_408_with_idle_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
