@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -193,8 +194,13 @@ class SpeechRoute(APIRoute):
                 except CapacityError as full:
                     request.refused = full
             most_tokens = _MOST_TOKENS + _ITEM_TOKENS * settings.max_batch_items
+            errors = rule.errors
             try:
                 body = await request.body()
+                if request.headers.get("content-encoding", "identity").lower() != "identity":
+                    errors = replace(errors, statuses={ErrorCode.UNSUPPORTED: 415})
+                    message = "The body must not be compressed; send it without Content-Encoding."
+                    raise RequestError(ErrorCode.UNSUPPORTED, message)
                 if not is_form(request) and has_too_many_values(body, most_tokens):
                     message = "The body has too many values."
                     raise RequestError(ErrorCode.INVALID_MESSAGE, message)
@@ -202,7 +208,7 @@ class SpeechRoute(APIRoute):
             except ClientDisconnect:
                 response = Response(status_code=_BAD_REQUEST)  # the client is gone
             except Exception as wrong:
-                response = refusal(runtime, self._error(wrong), rule.errors, request_id)
+                response = refusal(runtime, self._error(wrong), errors, request_id)
             finally:
                 if request.upload is not None:
                     request.upload.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 
 import httpx
@@ -45,6 +46,19 @@ async def test_405_names_methods_of_all_routes_of_path(path: str, methods: str) 
     async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         answer = await http.put(path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/audio/voices", "/tts/bytes", "/v1/speak"])
+async def test_compressed_body_gets_415_that_names_the_header(path: str) -> None:
+    kind = {"content-type": "application/json"}
+    body = json.dumps({"input": "Hello.", "text": "Hello."}).encode()
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        packed = {**kind, "content-encoding": "gzip"}
+        answer = await http.post(path, content=gzip.compress(body), headers=packed)
+        assert answer.status_code == 415
+        assert "Content-Encoding" in answer.text
+        plain = {**kind, "content-encoding": "identity"}
+        assert (await http.post(path, content=body, headers=plain)).status_code != 415
 
 
 async def test_incomplete_body_gets_408_with_idle_timeout(
