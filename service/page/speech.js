@@ -19,6 +19,7 @@ export class Speech {
     this.cancelled = null;
     this.playback = null;
     this.stopped = false;
+    this.arrived = false; // all of its audio: an error from now on takes nothing away
     this.heard = false; // to the last sample: there is nothing left to stop
     this.over = false;
     this.context = null;
@@ -40,16 +41,26 @@ export class Speech {
       if (this.stopped) return;
       await Promise.race([this.context.flush(ALL), this.context.finished]);
       if (this.stopped) return;
+      this.arrived = this.record.chunks.length > 0; // else its end may tell why it is silent
       this.playback.end();
-      await Promise.race([drained, failure(this.context)]);
+      await drained;
       if (this.stopped) return;
       this.heard = true;
-      this.context.end();
-      await this.context.finished;
+      await this.#end();
       this.record.metrics = this.context.metrics;
       this.#finish("complete");
     } catch (error) {
       if (!this.stopped) this.#fail(error);
+    }
+  }
+
+  /** Ends the context, unless the server has done it, as in a drain, or is gone. */
+  async #end() {
+    try {
+      this.context.end();
+      await this.context.finished;
+    } catch (error) {
+      if (!this.arrived) throw error; // else all of it was heard
     }
   }
 
@@ -76,7 +87,7 @@ export class Speech {
     const context = await this.client.createContext({
       voice,
       onAudio: (chunk) => this.#onChunk(chunk),
-      onError: (error) => this.on.error(error),
+      onError: (error) => this.arrived || this.on.error(error),
     });
     this.context = context;
     if (this.stopped) await context.cancel(0);
@@ -142,9 +153,4 @@ export class Speech {
     clearInterval(this.reporting);
     this.on.ended(outcome);
   }
-}
-
-/** Never resolves; rejects with what ends the context. */
-function failure(context) {
-  return new Promise((_, reject) => context.finished.catch(reject));
 }

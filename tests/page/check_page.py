@@ -221,6 +221,26 @@ async def test_page_reconnects_after_connection_loss() -> None:
             await shown.until_status("Done.")
 
 
+@pytest.mark.parametrize("is_drained", [True, False], ids=["drained", "cut"])
+async def test_speech_that_has_arrived_is_played_to_its_end(is_drained: bool) -> None:
+    async with (
+        gateway() as server,
+        Wire(server.http) as wire,
+        talkwire_page(wire.http, connected=False) as shown,
+    ):
+        await shown.until_link("open")
+        await shown.write(LONG)
+        await shown.tab.click("speak")
+        await shown.until_status("Speaking")
+        while not shown.messages("flush.done"):
+            await asyncio.sleep(0.02)
+        server.codec.is_ready = False  # delays the reconnection
+        server.runtime.begin_drain() if is_drained else wire.cut()
+        await shown.until_link("waiting")
+        await shown.until_status("Done.")
+        align(await shown.heard(), shown.chunks())
+
+
 async def test_voice_recording_by_keyboard_adds_voice_that_speaks(pictures: Path) -> None:
     async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
         status = "document.getElementById('clone-status').textContent"
