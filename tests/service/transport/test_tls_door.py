@@ -242,6 +242,29 @@ def test_certificate_is_reloaded_and_broken_file_is_ignored(
     assert config.limits.tls is second
 
 
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem"])
+@pytest.mark.parametrize("content", ["no PEM", None])
+def test_reload_names_file_that_cannot_be_used(
+    certificate: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    content: str | None,
+) -> None:
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for source, copy in zip(certificate, files, strict=True):
+        copy.write_bytes(source.read_bytes())
+    config = server_config(FastAPI(), Settings(**tls(files)), 1)
+    config.load()
+    broken = tmp_path / name
+    broken.unlink()
+    if content is not None:
+        broken.write_text(content)
+    config.reload_certificate()
+    (refused,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert str(broken) in vars(refused)["reason"]
+
+
 def test_encrypted_key_is_named_and_reload_asks_no_terminal_for_its_passphrase(
     certificate: tuple[Path, Path],
     tmp_path: Path,
