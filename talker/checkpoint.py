@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,15 +94,16 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """
     folder = resolve_folder(model, revision)
     config = _read_json(folder / "config.json")
-    family = find_family(config)
-    shape = family.read_shape(config)
-    quantisation = read_quantisation(config, family)
+    with _naming(folder / "config.json"):
+        family = find_family(config)
+        shape = family.read_shape(config)
+        quantisation = read_quantisation(config, family)
     check_weights(folder, family, shape, is_quantised=quantisation is not None)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json")
     file = folder / "generation_config.json"
     generation = _read_json(file) if file.is_file() else {}
-    try:
+    with _naming(file):
         defaults, muted = read_defaults(generation, family, shape)
         rules = family.sampler_rules(generation, shape)
         if defaults.ras_longest:
@@ -124,8 +126,6 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             quantisation=quantisation,
             warnings=tuple(f"{file}: {text}" for text in muted),
         )
-    except CheckpointError as error:
-        raise CheckpointError(f"{file}: {error}") from None
 
 
 def read_licence(folder: Path, family: Family) -> Licence:
@@ -231,14 +231,17 @@ def read_defaults(
         ras_max_repeat=repeats,
         ras_longest=longest,
     )
-    sane = (
-        0 <= defaults.temperature <= 2
-        and 0 < defaults.top_p <= 1
-        and defaults.top_k > 0
-        and defaults.max_frames > shape.num_codebooks
-    )
-    if not sane:
-        raise CheckpointError(f"sampling defaults out of range: {defaults}")
+    for name, value, is_sane, allowed in (
+        ("temperature", defaults.temperature, 0 <= defaults.temperature <= 2, "from 0 to 2"),
+        ("top_p", defaults.top_p, 0 < defaults.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", defaults.top_k, defaults.top_k > 0, "from 1 on, or 0 or -1 for no limit"),
+        (
+            "max_new_tokens", defaults.max_frames, defaults.max_frames > shape.num_codebooks,
+            f"above {shape.num_codebooks}",
+        ),
+    ):  # fmt: skip
+        if not is_sane:
+            raise CheckpointError(f"{name} must be {allowed}, not {value!r}")
     return defaults, warnings
 
 
@@ -293,6 +296,15 @@ def read_count(generation: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Put the name of ``file`` before the text of a CheckpointError."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+
+
 def _own(generation: Mapping[str, Any], name: str, kind: type[T], words: str, default: D) -> T | D:
     """Return a value of generation_config.json, else the default. Raises CheckpointError."""
     value: T | D = generation.get(name, default)
@@ -302,10 +314,11 @@ def _own(generation: Mapping[str, Any], name: str, kind: type[T], words: str, de
 
 
 def _number(section: Mapping[str, Any], name: str, fallback: float) -> float:
-    value = section.get(name)
+    value: float | None = section.get(name)
     if value is None:
         return fallback
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:
         raise CheckpointError(f"{name} must be a number, not {value!r}")
     return value
 
@@ -313,7 +326,7 @@ def _number(section: Mapping[str, Any], name: str, fallback: float) -> float:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: missing or not JSON") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: not a JSON object")

@@ -6,11 +6,16 @@ disagree. Parsing config.json is the family's part (``talker.families``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streaming.delay import RowLayout
+
+#: No talker has a larger size, or this many layers. The names of all layers' weights are listed
+#: before any weight is read.
+MAX_SIZE, MAX_LAYERS = 1 << 20, 1 << 10
 
 
 class CheckpointError(Exception):
@@ -66,41 +71,46 @@ def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the object ``name`` of ``config``. Raises CheckpointError."""
     found = config.get(name)
     if not isinstance(found, Mapping):
-        raise CheckpointError(f"config.json has no {name}")
+        raise CheckpointError(f"{name} must be an object, not {found!r}")
     return found
 
 
-def positive_int(values: Mapping[str, Any], name: str, prefix: str = "text_config.") -> int:
-    """Return the positive integer ``name`` of ``values``; ``prefix`` is for the error's text.
+def positive_int(
+    values: Mapping[str, Any], name: str, prefix: str = "text_config.", most: int = MAX_SIZE
+) -> int:
+    """Return the integer ``name`` of ``values``, from 1 to ``most``; ``prefix`` is for the error's
+    text.
 
     Raises CheckpointError.
     """
     value = values.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"{prefix}{name} must be a positive integer, not {value!r}")
+    if type(value) is not int or not 1 <= value <= most:
+        raise CheckpointError(f"{prefix}{name} must be an integer from 1 to {most}, not {value!r}")
     return value
 
 
 def positive_number(values: Mapping[str, Any], name: str, default: float, prefix: str) -> float:
-    """Return the positive number ``name`` of ``values``, the default if it is missing or null;
-    ``prefix`` is for the error's text.
+    """Return the positive, finite number ``name`` of ``values``, the default if it is missing or
+    null; ``prefix`` is for the error's text.
 
     Raises CheckpointError.
     """
     value = values.get(name)
     if value is None:
         return default
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= sys.float_info.max:
         raise CheckpointError(f"{prefix}{name} must be a positive number, not {value!r}")
     return float(value)
 
 
-def stop_id(config: Mapping[str, Any]) -> int | None:
-    """``eos_token_id`` from the top level, or else from ``text_config``; the first of a list."""
-    for part in (config, config.get("text_config") or {}):
-        value = part.get("eos_token_id")
-        if isinstance(value, list) and value:
-            value = value[0]
-        if isinstance(value, int):
-            return value
-    return None
+def token_id(values: Mapping[str, Any], name: str, prefix: str = "") -> int | None:
+    """Return the token id ``name`` of ``values``, the first of a list; None if there is none.
+    ``prefix`` is for the error's text. Raises CheckpointError.
+    """
+    value = values.get(name)
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if value is not None and type(value) is not int:
+        raise CheckpointError(f"{prefix}{name} must be a token id, not {value!r}")
+    return value

@@ -133,7 +133,7 @@ def _is_packed(name: str, found: Container[str]) -> bool:
 def _read_index(index: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{index}: not a readable index") from error
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in weight_map.values()

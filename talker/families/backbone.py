@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from talker.families.family import WeightShapes
-from talker.shape import BackboneShape, CheckpointError, positive_int, positive_number
+from talker.shape import (
+    MAX_LAYERS,
+    MAX_SIZE,
+    BackboneShape,
+    CheckpointError,
+    positive_int,
+    positive_number,
+)
 
 
 def rope_theta(text: Mapping[str, Any], default: float) -> float:
@@ -33,15 +40,15 @@ def read_backbone(
         if text.get(name):
             raise CheckpointError(f"{prefix}{name}: the published model has none")
 
-    def size(name: str) -> int:
-        return positive_int(text, name, prefix)
+    def size(name: str, most: int = MAX_SIZE) -> int:
+        return positive_int(text, name, prefix, most)
 
     heads, hidden = size("num_attention_heads"), size("hidden_size")
     return BackboneShape(
         vocab_size=size("vocab_size"),
         hidden_size=hidden,
         intermediate_size=size("intermediate_size"),
-        num_layers=size("num_hidden_layers"),
+        num_layers=size("num_hidden_layers", MAX_LAYERS),
         num_heads=heads,
         num_kv_heads=size("num_key_value_heads"),
         head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,

@@ -154,10 +154,23 @@ def test_generation_config_greedy_values_are_ignored_with_warning(
     assert "temperature 1" in warning or "top_k 50" in warning
 
 
-@pytest.mark.parametrize("own", [{"temperature": 9}, {"top_p": 0}, {"top_k": "x"}, {"top_k": -2}])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"temperature": 9},
+        {"temperature": 10**400},
+        {"top_p": 0},
+        {"top_k": "x"},
+        {"top_k": -2},
+        {"max_new_tokens": 8},
+    ],
+)
 def test_generation_config_invalid_defaults_are_refused(folder: Path, own: dict[str, Any]) -> None:
     (folder / "generation_config.json").write_text(json.dumps(own))
-    with pytest.raises(CheckpointError):
+    ((name, value),) = own.items()
+    with pytest.raises(
+        CheckpointError, match=rf"/generation_config\.json: {name} must be .*{value}"
+    ):
         open_checkpoint(str(folder))
 
 
@@ -236,13 +249,31 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c["text_config"].update(rms_norm_eps="x"), "text_config.rms_norm_eps"),
         (lambda c: c["text_config"].update(rms_norm_eps=True), "text_config.rms_norm_eps"),
         (lambda c: c["text_config"].update(rms_norm_eps=float("nan")), "text_config.rms_norm_eps"),
+        (lambda c: c["text_config"].update(rope_theta=float("inf")), "rope_theta"),
+        (lambda c: c["text_config"].update(rope_theta=10**400), "rope_theta"),
+        (lambda c: c["text_config"].update(num_hidden_layers=10**30), "num_hidden_layers"),
+        (lambda c: c["text_config"].update(num_hidden_layers=1025), "from 1 to 1024, not 1025"),
+        (lambda c: c["text_config"].update(hidden_size=10**400), "hidden_size"),
+        (lambda c: c["text_config"].update(hidden_size=float("inf")), "hidden_size"),
+        (lambda c: c.update(eos_token_id=True), "eos_token_id must be a token id, not True"),
+        (lambda c: c.update(eos_token_id="7"), "eos_token_id"),
+        (lambda c: c.update(eos_token_id=[7.5]), "eos_token_id"),
     ],
 )
 def test_unsupported_or_invalid_config_is_refused(
     folder: Path, change: Callable[[dict[str, Any]], None], named: str
 ) -> None:
     edit_config(folder, change)
-    with pytest.raises(CheckpointError, match=named):
+    with pytest.raises(CheckpointError, match=rf"/config\.json: .*{named}"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "model.safetensors.index.json"]
+)
+def test_too_deeply_nested_json_is_refused(folder: Path, name: str) -> None:
+    (folder / name).write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=name):
         open_checkpoint(str(folder))
 
 

@@ -12,13 +12,15 @@ from typing import Any
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
 from talker.families.fish_s2.prompts import FishS2PromptBuilder
 from talker.shape import (
+    MAX_LAYERS,
+    MAX_SIZE,
     BackboneShape,
     CheckpointError,
     TalkerShape,
     positive_int,
     positive_number,
     section,
-    stop_id,
+    token_id,
 )
 
 #: Number of codes in the codec's residual codebooks; the fast head has more rows.
@@ -104,7 +106,7 @@ class FishS2(Family):
             num_codebooks=positive_int(audio, "num_codebooks", "audio_decoder_config."),
             codebook_size=fast.vocab_size,
             codebook_rows=fast.vocab_size,
-            stop_id=stop_id({"eos_token_id": config.get("eos_token_id")}),
+            stop_id=token_id(config, "eos_token_id"),
             backbone=body,
             is_delayed=False,
             semantic_begin=begin,
@@ -155,14 +157,14 @@ class FishS2(Family):
 def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:
     """Read one of the two transformers."""
 
-    def size(name: str) -> int:
-        return positive_int(part, name, prefix)
+    def size(name: str, most: int = MAX_SIZE) -> int:
+        return positive_int(part, name, prefix, most)
 
     return BackboneShape(
         vocab_size=size("vocab_size"),
         hidden_size=size("dim"),
         intermediate_size=size("intermediate_size"),
-        num_layers=size("n_layer"),
+        num_layers=size("n_layer", MAX_LAYERS),
         num_heads=size("n_head"),
         num_kv_heads=size("n_local_heads"),
         head_dim=size("head_dim"),

@@ -19,7 +19,7 @@ from talker.shape import (
     TalkerShape,
     positive_int,
     section,
-    stop_id,
+    token_id,
 )
 
 #: Positions that upstream trains and serves; the default in transformers' format is 2,048.
@@ -159,12 +159,12 @@ def _shape(
     audio_out: int,
 ) -> HiggsV2Shape:
     rows = codebook_size + SPECIAL_CODES
-    stop = stop_id({"eos_token_id": config.get("eos_token_id")})
+    stop = token_id(config, "eos_token_id")
     shape = HiggsV2Shape(
         num_codebooks=num_codebooks,
         codebook_size=codebook_size,
         codebook_rows=rows,
-        stop_id=config.get("audio_eos_token_id") if stop is None else stop,
+        stop_id=token_id(config, "audio_eos_token_id") if stop is None else stop,
         backbone=body,
         boc=config.get("audio_stream_bos_id", rows - 2),
         eoc=config.get("audio_stream_eos_id", rows - 1),

@@ -14,7 +14,7 @@ from talker.families.delayed import (
 )
 from talker.families.family import Licence, SamplingDefaults, WeightShapes
 from talker.families.higgs_v3.prompts import HiggsV3PromptBuilder
-from talker.shape import CheckpointError, TalkerShape, positive_int, section, stop_id
+from talker.shape import CheckpointError, TalkerShape, positive_int, section, token_id
 
 #: The published checkpoint was trained with this and leaves ``rope_theta`` null.
 _ROPE_THETA = 1_000_000.0
@@ -54,11 +54,12 @@ class HiggsV3(DelayedFamily):
             raise CheckpointError(f"text_config.model_type is {text['model_type']!r}, not 'qwen3'")
         rows = positive_int(audio, "vocab_size", "audio_encoder_config.")
         boc, eoc = config.get("audio_stream_bos_id"), config.get("audio_stream_eos_id")
+        stop = token_id(config, "eos_token_id")
         shape = DelayedShape(
             num_codebooks=positive_int(audio, "num_codebooks", "audio_encoder_config."),
             codebook_size=rows - SPECIAL_CODES,
             codebook_rows=rows,
-            stop_id=stop_id(config),
+            stop_id=token_id(text, "eos_token_id", "text_config.") if stop is None else stop,
             backbone=read_backbone(
                 text,
                 "text_config.",
