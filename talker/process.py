@@ -21,6 +21,7 @@ import msgspec
 
 from ipc.child import ChildLink, LinkClosed
 from ipc.framing import Fatal
+from streaming.errors import RequestError
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.messages import FromGateway, Generate, Ready, ToChild
 from talker.plugin import register_class
@@ -29,6 +30,7 @@ from talker.settings import SETTINGS_KEY, TalkerSettings, resolve_max_positions
 from talker.shape import CheckpointError
 from talker.vllm_setup import (
     Plan,
+    check_config,
     describe_graphs,
     engine_arguments,
     make_plan,
@@ -65,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if phases.are_over:
                 raise
             # Errors in the configuration, by vLLM or by us: another start would end the same way.
-            log.exception("the talker cannot start")
+            if not isinstance(error, CheckpointError):
+                log.exception("the talker cannot start")
             link.send(Fatal(str(error)))
             return 2
     return 0
@@ -78,6 +81,7 @@ def _serve(
     checkpoint = open_checkpoint(model)
     limit = resolve_max_positions(settings, checkpoint.shape.backbone.max_positions)
     prompts = checkpoint.prompt_builder(limit)
+    warm_up = warm_up_request(prompts, limit)
     phases.begin("imports")
     import torch
 
@@ -89,12 +93,12 @@ def _serve(
 
     # vLLM collects garbage five times while it builds an engine, each time through all of this
     gc.freeze()
+    check_config(checkpoint)
     plan = make_plan(settings, checkpoint)
     if plan.engine == "inprocess" and not plan.on_gpu:
         register_class(checkpoint.family)
     phases.begin("engine")
     arguments = engine_arguments(settings, plan, checkpoint, prompts.stop_id)
-    warm_up = warm_up_request(prompts)
     requests = RequestTable(
         ring_size(arguments), settings.data_parallel_size, settings.max_conversations
     )
@@ -146,11 +150,19 @@ class Phases:
         return dict(self._seconds)
 
 
-def warm_up_request(prompts: PromptBuilder) -> Generate:
-    """Build a short request that exercises everything a client's request does."""
+def warm_up_request(prompts: PromptBuilder, max_positions: int) -> Generate:
+    """Build a short request that exercises everything a client's request does. Raises
+    CheckpointError if the tokenizer or the positions do not allow one.
+    """
+    try:
+        ids = prompts.build("hello").ids
+    except RequestError as error:
+        raise CheckpointError(
+            f"a request of {max_positions} positions cannot speak 'hello': {error.message}"
+        ) from error
     return Generate(
         handle=0,
-        ids=prompts.build("hello").ids,
+        ids=ids,
         max_frames=_WARM_UP_FRAMES,
         temperature=1.0,
         top_p=0.95,

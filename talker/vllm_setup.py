@@ -7,6 +7,7 @@ top.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import os
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from talker.settings import (
     quantization_method,
     resolve_max_positions,
 )
+from talker.shape import CheckpointError
 
 #: vLLM's operator for packed weights on a CPU.
 PACKED_KERNEL = "cpu_gemm_wna16"
@@ -165,6 +167,18 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
         gpu_memory_bytes=current_platform.get_device_total_memory() if on_gpu else 0,
         full_graphs=on_gpu and _captures_prompts(settings, current_platform),
     )
+
+
+def check_config(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError if transformers refuses config.json, as it would inside vLLM."""
+    from talker.config import CONFIG_CLASSES
+
+    file = checkpoint.folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        CONFIG_CLASSES[checkpoint.family.model_type].from_dict(config)
+    except Exception as error:  # of many kinds: StrictDataclassError, KeyError, AttributeError
+        raise CheckpointError(f"{file}: {error}") from error
 
 
 def _captures_prompts(settings: TalkerSettings, platform: Any) -> bool:

@@ -15,15 +15,21 @@ from talker.shape import (
     positive_number,
 )
 
+_ROPE_NUMBERS = (
+    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+)  # fmt: skip
+
 
 def rope_theta(text: Mapping[str, Any], default: float) -> float:
     """Return the base of the rotary embedding, wherever this version of the format stores it.
 
-    Raises CheckpointError.
+    Raises CheckpointError, also for an invalid scaling.
     """
     nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if not isinstance(nested, Mapping):
         raise CheckpointError(f"rope_parameters must be an object, not {nested!r}")
+    for name in _ROPE_NUMBERS:
+        positive_number(nested, name, 1.0, "rope_parameters.")
     inner = positive_number(nested, "rope_theta", default, "rope_parameters.")
     return positive_number(text, "rope_theta", inner, "")
 

@@ -251,6 +251,7 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c["text_config"].update(rms_norm_eps=float("nan")), "text_config.rms_norm_eps"),
         (lambda c: c["text_config"].update(rope_theta=float("inf")), "rope_theta"),
         (lambda c: c["text_config"].update(rope_theta=10**400), "rope_theta"),
+        (lambda c: c["text_config"].update(rope_parameters={"factor": float("nan")}), "factor"),
         (lambda c: c["text_config"].update(num_hidden_layers=10**30), "num_hidden_layers"),
         (lambda c: c["text_config"].update(num_hidden_layers=1025), "from 1 to 1024, not 1025"),
         (lambda c: c["text_config"].update(hidden_size=10**400), "hidden_size"),

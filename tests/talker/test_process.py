@@ -19,8 +19,10 @@ from harness import GREEDY, Heard, hear, idle, running, text, until, warm
 from ipc.supervisor import ChildFailed
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.ports import Sampling, SpeechRequest
+from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.messages import Generate, VoiceRows
+from talker.process import warm_up_request
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
 
@@ -231,6 +233,12 @@ async def test_invalid_checkpoint_starts_no_process(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as error:
         engine.check(SpeechRequest("r", "hello", sampling=GREEDY))
     assert error.value.code is ErrorCode.NOT_READY
+
+
+def test_warm_up_request_needs_room_for_text(tiny_checkpoint: Path) -> None:
+    prompts = open_checkpoint(str(tiny_checkpoint)).prompt_builder(4)
+    with pytest.raises(CheckpointError, match="4 positions"):
+        warm_up_request(prompts, 4)
 
 
 async def test_talker_process_reports_checkpoint_error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -13,13 +14,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tiny
+import tiny_fish
+import tiny_v2
 
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.settings import TalkerSettings
+from talker.shape import CheckpointError
 from talker.vllm_setup import (
     Plan,
     _captures_prompts,
     _dtype,
+    check_config,
     check_executor,
     describe_graphs,
     engine_arguments,
@@ -306,3 +312,39 @@ def test_memory_profile_uses_longest_voice(tiny_checkpoint: Path) -> None:
     rows, budget = map(int, re.findall(r"^rows (\d+) of (\d+)$", said, re.M)[0])
     assert 0 < rows <= budget
     assert rows > budget / 2
+
+
+def test_check_config_accepts_every_family(tmp_path: Path) -> None:
+    for write in (tiny.write_checkpoint, tiny_v2.write_checkpoint, tiny_fish.write_checkpoint):
+        check_config(open_checkpoint(str(write(tmp_path))))
+    check_config(open_checkpoint(str(tiny_v2.write_checkpoint(tmp_path, converted=True))))
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "named"),
+    [
+        ("text_config", {"hidden_act": None}, "hidden_act"),
+        ("text_config", {"tie_word_embeddings": "x"}, "tie_word_embeddings"),
+        ("text_config", {"attention_bias": None}, "attention_bias"),
+        (None, {"torch_dtype": "x"}, "'x'"),
+        (None, {"rope_scaling": "x"}, "str"),
+    ],
+)
+def test_check_config_names_file_and_field(
+    tmp_path: Path, section: str | None, change: dict[str, Any], named: str
+) -> None:
+    file = tiny.write_checkpoint(tmp_path) / "config.json"
+    config = json.loads(file.read_text())
+    (config[section] if section else config).update(change)
+    file.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=rf"(?s)/config\.json: .*{named}"):
+        check_config(open_checkpoint(str(tmp_path)))
+
+
+def test_check_config_refuses_scaling_without_factor(tmp_path: Path) -> None:
+    file = tiny_v2.write_checkpoint(tmp_path) / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"]["rope_scaling"]["factor"] = None
+    file.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"/config\.json: .*factor"):
+        check_config(open_checkpoint(str(tmp_path)))

@@ -189,13 +189,14 @@ def _llama(text: dict[str, Any]) -> dict[str, Any]:
     text.pop("architectures", None)
     theta = rope_theta(text, _ROPE_THETA)
     scaling = text.pop("rope_parameters", None) or text.get("rope_scaling") or {}
+    given = {name: value for name, value in scaling.items() if value is not None}
     for name in ("rope_scaling", "rope_theta"):
         text.pop(name, None)
     return {
         **text,
         "model_type": "llama",
         "max_position_embeddings": _longest(text),
-        "rope_parameters": {"rope_type": "default", **scaling, "rope_theta": theta},
+        "rope_parameters": {"rope_type": "default", **given, "rope_theta": theta},
         # of the text head, which is not loaded
         "tie_word_embeddings": True,
     }
