@@ -94,6 +94,15 @@ def test_residual_codebooks_of_published_size_have_1024_codes() -> None:
     assert shape.codebook_sizes == (4096, *[1024] * 9)
 
 
+def edit(folder: Path, where: str | None, change: dict[str, Any]) -> Path:
+    """Write a checkpoint whose config.json has the ``change`` in its section ``where``."""
+    file = tiny_fish.write_checkpoint(folder) / "config.json"
+    content = json.loads(file.read_text())
+    (content[where] if where else content).update(change)
+    file.write_text(json.dumps(content))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("where", "change"),
     [
@@ -110,13 +119,30 @@ def test_residual_codebooks_of_published_size_have_1024_codes() -> None:
 def test_open_checkpoint_refuses_unsupported_config(
     tmp_path: Path, where: str, change: dict[str, Any]
 ) -> None:
-    tiny_fish.write_checkpoint(tmp_path)
-    file = tmp_path / "config.json"
-    content = json.loads(file.read_text())
-    (content[where] if where else content).update(change)
-    file.write_text(json.dumps(content))
+    edit(tmp_path, where, change)
     with pytest.raises(CheckpointError):
         open_checkpoint(str(tmp_path))
+
+
+def test_fast_ar_has_rope_and_epsilon_of_slow_ar(tmp_path: Path) -> None:
+    edit(tmp_path, "audio_decoder_config", {"rope_base": 1e4, "norm_eps": 1e-5})
+    fast = open_checkpoint(str(tmp_path)).shape.fast
+    assert (fast.rope_theta, fast.rms_norm_eps) == (1e6, 1e-6)
+
+
+def test_stop_id_is_im_end_even_if_eos_token_id_lists_others(tmp_path: Path) -> None:
+    tokenizer = tiny_fish.write_tokenizer(tmp_path)
+    end, other = (tokenizer.token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>"))
+    edit(tmp_path, None, {"eos_token_id": [other, end]})
+    assert open_checkpoint(str(tmp_path)).prompt_builder(1024).stop_id == end
+
+
+def test_semantic_ids_must_be_those_of_tokenizer(tmp_path: Path) -> None:
+    settings = tiny_fish.config(tiny_fish.write_tokenizer(tmp_path))
+    names = ("semantic_start_token_id", "semantic_end_token_id")
+    edit(tmp_path, None, {name: settings[name] + 1 for name in names})
+    with pytest.raises(CheckpointError, match="semantic:0"):
+        open_checkpoint(str(tmp_path)).prompt_builder(1024)
 
 
 def turn(said: str) -> str:

@@ -6,7 +6,7 @@ frame.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
@@ -94,6 +94,8 @@ class FishS2(Family):
                     raise CheckpointError(f"{name}.{key} is {part[key]!r}; only {value} is known")
         text, audio = config["text_config"], config["audio_decoder_config"]
         body, fast = _read_part(text, "text_config."), _read_part(audio, "audio_decoder_config.")
+        # upstream runs both transformers with the slow one's, also in training
+        fast = replace(fast, rope_theta=body.rope_theta, rms_norm_eps=body.rms_norm_eps)
         if fast.hidden_size != body.hidden_size:
             raise CheckpointError("audio_decoder_config.dim: only text_config's is known")
         begin = positive_int(config, "semantic_start_token_id", "")

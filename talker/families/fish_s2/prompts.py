@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
 from talker.prompts import Clip, PromptBuilder, PromptSource, TagSet
+from talker.shape import CheckpointError
 
 SYSTEM = "convert the provided text to speech"
 CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
@@ -29,11 +30,23 @@ class FishS2PromptBuilder(PromptBuilder):
     max_references = MAX_REFERENCES
 
     def __init__(self, source: PromptSource) -> None:
+        from talker.families.fish_s2 import FishS2Shape
+
         super().__init__(source)
+        shape = source.shape
+        assert isinstance(shape, FishS2Shape)
         self._im_start, self._im_end, self._voice, self._audio_pad = (
             self.required(name)
             for name in ("<|im_start|>", "<|im_end|>", "<|voice|>", "<|audio_pad|>")
         )
+        # the model ends with it alone, whatever else eos_token_id lists
+        self.stop_id = self._im_end
+        for code in (0, shape.codebook_size - 1):
+            name, wanted = f"<|semantic:{code}|>", shape.semantic_begin + code
+            if (found := self._control.get(name, wanted)) != wanted:
+                raise CheckpointError(
+                    f"{name} is {found} in the tokenizer and {wanted} in config.json"
+                )
         speakers = frozenset(name for name in self._control if _SPEAKER.fullmatch(name))
         self.allow_tags(TagSet(speakers, delivery=_SPEAKERS))
 
