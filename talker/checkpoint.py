@@ -102,7 +102,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json")
     file = folder / "generation_config.json"
-    generation = _read_json(file) if file.is_file() else {}
+    generation = _read_json(file) if os.path.lexists(file) else {}
     with _naming(file):
         defaults, muted = read_defaults(generation, family, shape)
         rules = family.sampler_rules(generation, shape)

@@ -7,6 +7,7 @@ instead of at the end of a load.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -100,7 +101,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     names = sorted(set(_read_index(index).values())) if index.is_file() else ["model.safetensors"]
     files = tuple(folder / name for name in names)
     for file in files:
-        if not file.is_file():
+        if not os.path.isfile(file):  # unlike is_file it takes names too long for the system
             raise CheckpointError(f"{file} is missing")
     return files
 

@@ -79,14 +79,27 @@ def test_sharded_weights_are_read_and_missing_shard_is_named(tmp_path: Path) -> 
         open_checkpoint(str(tmp_path))
 
 
-def test_shard_outside_folder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("../other.safetensors", "same folder"), ("x" * 300, "is missing")]
+)
+def test_shard_outside_folder_or_unnameable_is_refused(
+    tmp_path: Path, name: str, problem: str
+) -> None:
     tiny.write_checkpoint(tmp_path, shards=2)
     file = tmp_path / "model.safetensors.index.json"
     content = json.loads(file.read_text())
-    content["weight_map"][CODES] = "../other.safetensors"
+    content["weight_map"][CODES] = name
     file.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match="same folder"):
+    with pytest.raises(CheckpointError, match=problem):
         open_checkpoint(str(tmp_path))
+
+
+def test_generation_config_that_links_nowhere_is_refused(folder: Path) -> None:
+    file = folder / "generation_config.json"
+    file.unlink()
+    file.symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        open_checkpoint(str(folder))
 
 
 def test_family_defaults_apply_without_generation_config(folder: Path) -> None:
