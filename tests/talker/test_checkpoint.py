@@ -13,6 +13,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import save_file
+from transformers import CONFIG_MAPPING
 
 from streaming.ports import Sampling
 from talker.checkpoint import open_checkpoint, resolve_folder
@@ -307,6 +308,15 @@ def test_rope_theta_null_gets_default() -> None:
     assert HiggsV3().read_shape(tiny.config(7, rope_theta=1e4)).backbone.rope_theta == 1e4
     nested = tiny.config(7, rope_parameters={"rope_theta": 5e5})
     assert HiggsV3().read_shape(nested).backbone.rope_theta == 5e5
+
+
+def test_head_size_missing_is_that_of_backbone_config() -> None:
+    config = tiny.config(7)
+    del config["text_config"]["head_dim"]
+    built = HiggsV3().backbone_config(config)
+    assert "head_dim" not in built
+    wanted = CONFIG_MAPPING[built.pop("model_type")](**built).head_dim
+    assert HiggsV3().read_shape(config).backbone.head_dim == wanted
 
 
 def test_norm_epsilon_null_gets_default() -> None:

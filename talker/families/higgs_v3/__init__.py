@@ -18,6 +18,8 @@ from talker.shape import CheckpointError, TalkerShape, positive_int, section, to
 
 #: The published checkpoint was trained with this and leaves ``rope_theta`` null.
 _ROPE_THETA = 1_000_000.0
+#: Of Qwen3's config class, which does not divide the hidden size among the heads.
+_HEAD_DIM = 128
 _TEXT_EMBEDDING = "tied.embedding.text_embedding.weight"
 _CODE_EMBEDDING = "tied.embedding.modality_embeddings.0.embedding.weight"
 
@@ -61,7 +63,7 @@ class HiggsV3(DelayedFamily):
             codebook_rows=rows,
             stop_id=token_id(text, "eos_token_id", "text_config.") if stop is None else stop,
             backbone=read_backbone(
-                text,
+                {"head_dim": _HEAD_DIM, **text},
                 "text_config.",
                 max_positions=positive_int(text, "max_position_embeddings"),
                 theta=_ROPE_THETA,
