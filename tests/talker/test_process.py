@@ -235,7 +235,7 @@ async def test_invalid_checkpoint_starts_no_process(tmp_path: Path) -> None:
     assert error.value.code is ErrorCode.NOT_READY
 
 
-def test_warm_up_request_needs_room_for_text(tiny_checkpoint: Path) -> None:
+async def test_warm_up_request_needs_room_for_text(tiny_checkpoint: Path) -> None:
     prompts = open_checkpoint(str(tiny_checkpoint)).prompt_builder(4)
     with pytest.raises(CheckpointError, match="4 positions"):
         warm_up_request(prompts, 4)
