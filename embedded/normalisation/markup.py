@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from html.entities import html5
 from typing import TypeAlias
 
+from embedded.normalisation.formulas import formula_pieces, formulas
 from embedded.normalisation.lexicon import words_of
 
 #: ``source[start:end]`` and the text that is read in its place.
@@ -74,9 +75,18 @@ _UP_DOWN = {"▲": " up ", "▼": " down "}
 
 def pieces(source: str) -> Iterator[Piece]:
     """Yield the markup of ``source`` in order; lookalikes ("a < b > c") are left out."""
+    at = 0
+    for start, end in formulas(source):
+        yield from _markup(source, at, start)
+        yield from formula_pieces(source, start, end)
+        at = end
     if source.isascii() and not any(sign in source for sign in _SIGNS):
         return
-    for match in _MARKUP.finditer(source):
+    yield from _markup(source, at, len(source))
+
+
+def _markup(source: str, start: int, end: int) -> Iterator[Piece]:
+    for match in _MARKUP.finditer(source, start, end):
         said = _read(match)
         if said is not None:
             yield match.start(), match.end(), said

@@ -26,8 +26,6 @@ _MIXED = re.compile(
     rf"[A-Za-z{''.join(_LOOKALIKES)}]{{0,40}}(?!\w)"
 )
 _LATIN = str.maketrans(_LOOKALIKES)
-#: A formula in LaTeX, between dollar signs.
-_FORMULA = re.compile(r"(\$\$?)(?=[^\s$])(?=[^$\n]{0,200}[\\^])[^$\n]{1,200}(?<!\s)\1(?!\d)")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("·€£¥₹₩₽₿฿₺₫₪₴₦₱¢°–—±×÷≈≤≥≠§⁻" + RAISED)
@@ -66,8 +64,6 @@ def fold(source: str) -> Folded:
     Combining marks and invisible characters belong to the character before them, tags to none.
     """
     source = _NUMERATOR.sub(lambda match: match[0].translate(PLAIN_DIGITS), source)
-    if "$" in source:
-        source = _FORMULA.sub(lambda match: match[0].replace("$", " "), source)
     source = _MASK.sub(_stars, source)
     if not source.isascii():
         source = _MIXED.sub(lambda match: match[0].translate(_LATIN), source)
