@@ -41,7 +41,7 @@ _LONGEST_LINE = 160
 _HEADING = re.compile(r"(?:\A|\n)\s{0,3}(?:#{1,6}\s[^\n]+|\*\*[^*\n]+\*\*:?)\Z")
 #: How a line begins that does not continue the one before it: "- ", "2. ", "b) ", "**Name:** ".
 _NEW_LINE = re.compile(
-    r"(?:[-*+#>]|\d{1,2}[.)]|\(?[A-Za-z]\)|\(?[ivx]{1,4}[.)]|\(\d{1,2}\)|[A-H]\.)\s+\S"
+    r"(?:[-*+#>]|\d{1,2}[.)]|\(?[A-Za-z]\)|\(?[ivx]{1,4}[.)]|\(\d{1,2}\)|[A-Ha-h]\.)\s+\S"
     r"|\*\*[A-Z][^*\n:]{0,36}(?::\*\*|\*\*:)"
 )
 #: A line that begins with a label, and the beginning of another one.
@@ -98,6 +98,17 @@ def _after_fraction(match: Match) -> Reading:
 def _in_name(match: Match) -> Reading:
     """A hyphen in a name of letters and digits: "i7-13700", "INC-2024-00123"."""
     return [] if IN_NAME.search(before(match)) else None
+
+
+def _subtracted(match: Match) -> Reading:
+    """ "x - 2 = 5", "(x - 2)^2", "b² - 4ac"; "Option b - 3 items" has no sign beside it."""
+    line = before(match) + after(match)
+    return ["minus"] if re.search(r"=|\^[\d(]|[)a-z²]²", line) else None
+
+
+def _or(match: Match) -> Reading:
+    """ "a || b"; in a line of a table it is an empty cell."""
+    return None if before(match).rpartition("\n")[2].lstrip()[:1] == "|" else ["or"]
 
 
 def _divided(match: Match) -> Reading:
@@ -191,6 +202,8 @@ _STAGE = (
     r"(?i:(?:laugh|chuckle|giggle|sigh|pause|smile|gasp|cough|yawn|whisper)s?"
     r"|clears (?:my |his |her )?throat)(?:\s[a-z]{1,12}ly)?"
 )
+#: Units of the sides of a thing: "10 × 12 ft".
+_SIDES = r"(?:ft|feet|foot|in|inch|inches|cm|mm|m|px|pixels|meters?)\b|[\"']"
 _LETTER_OR_DIGIT = r"[A-Za-z0-9%]"
 #: The address in a Markdown link, with a title: an address, or a path within a site.
 _TARGET = (
@@ -217,6 +230,11 @@ RULES: tuple[Rule, ...] = (
     says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
     Rule(r"(?<=[1-9]/[2-9])(?: [-–](?=\d)| -  ?(?=\d\d?/\d)|  [-–]  ?(?=\d))", _after_fraction),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
+    Rule(
+        r"(?:(?<=\A[b-hj-z])|(?<=[\s\d(^*/+=-][b-hj-z])|(?<=[\d)²³]))[ \t][-–][ \t]"
+        r"(?=\d|\(|[b-hj-z](?![A-Za-z']))",
+        _subtracted,
+    ),
     says(r"(?<=[1-9]/[2-9] )-(?=[a-z])"),  # ½-inch
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
     # options of a command
@@ -243,9 +261,13 @@ RULES: tuple[Rule, ...] = (
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
     says(r"\*(?=\d)", "times", behind=r"\d"),
+    says(rf"×(?=\s?\d+(?:\.\d+)?\s?(?:{_SIDES}))", "by"),
+    says(r"×(?=\d{3,4}(?!\d|\s?=))", "by", behind=r"\d{3}"),
     says(r"×(?=\s?\d)", "times", behind=r"[\d\s]"),
-    says(r"\^(?=[-(]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
-    says(rf"~(?=\s?{_MONEY}?\d)", "about"),
+    says(r"\^2(?!\.?\d|[A-Za-z])", "squared", behind=r"[A-Za-z0-9)]"),
+    says(r"\^3(?!\.?\d|[A-Za-z])", "cubed", behind=r"[A-Za-z0-9)]"),
+    says(r"\^(?=[-({]{0,2}[A-Za-z0-9])", "to the power of", behind=r"[A-Za-z0-9)]"),
+    says(rf"~(?=\s?{_MONEY}?\d)|~(?=[A-Z][a-z]{{2,8}}\.? \d)", "about", behind=r"[^\w~]?"),
     Rule(r"#(?=\s?\d|[A-Z]{1,5}-?\d)", _hash),
     Rule(r"(?<=[a-z] )#(?=:|\s(?:is|was)\b)", _hash),
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
@@ -268,6 +290,7 @@ RULES: tuple[Rule, ...] = (
     says(r"·", ",", behind=r"\s"),
     says(r"·(?=\d)", "times", behind=r"\d"),
     says(r"\(s\)", "", behind=r"[a-z]"),
+    Rule(r"\|\|(?=\s)", _or, behind=r"[\w)\]\"'`]\s"),
     says(r"[:;()\[\]{}|]", ","),
     says(r"&&", "and"),
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
