@@ -48,7 +48,7 @@ _BOOKS = """
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi
-    kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb
+    kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb ly tbsps tsps
 """
 _LABELLED = """
     account acct bill booking case claim confirmation customer file flight invoice item license
@@ -253,7 +253,12 @@ def _best(text: str, lengths: Sequence[int], begin: int, most: int, even: float)
 
 def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:
     """Whether a word ends at ``place``. A tag stays with the text after it."""
-    return lengths[place] >= 0 and text[place].isspace() and not text.endswith("|>", 0, place)
+    if lengths[place] < 0 or not text[place].isspace() or text.endswith("|>", 0, place):
+        return False
+    if text[place - 1] != "." or not text[place + 1 : place + 2].isdigit():
+        return True
+    word = text[max(0, place - _LONGEST_LABEL) : place - 1].split()[-1:]  # "pp. 12"
+    return not (word and (may_go_on(word[0].lstrip(OPENERS)) or is_abbreviation(word[0])))
 
 
 def _ends_clause(text: str, place: int) -> bool:

@@ -102,3 +102,11 @@ def test_segmenter_with_spoken_lengths_does_not_depend_on_pushes(
 )
 def test_split_long_splits_example_texts(text: str, parts: list[str]) -> None:
     assert split_long(text, spoken_lengths(text), 28) == parts
+
+
+def test_split_long_keeps_label_with_its_number() -> None:
+    """Else the label would be read as letters, and the number without it."""
+    text = "These three words and more are on pp. 12 of a book"
+    most = text.index(" 12") + 1
+    parts = split_long(text, list(range(len(text) + 1)), most)
+    assert not any(part.endswith("pp.") for part in parts)
