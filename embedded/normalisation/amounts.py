@@ -10,6 +10,7 @@ from embedded.normalisation.context import IN_NAME, after, before, is_labelled, 
 from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
+from embedded.normalisation.times import STORAGE
 from embedded.normalisation.units import PER, PER_THING, UNITS
 from embedded.normalisation.words import spell
 
@@ -120,7 +121,7 @@ _SIDE = re.compile(
     r"(?:(?<![A-Za-z])|(?<=\bM))\d(?:\"|'|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$"
 )
 _PHONE = re.compile(r"\d{3}[-. ]\d{4},?\s$")
-_INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high)\b"
+_INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high|apart)\b"
 _FEET_LONG = re.compile(rf"{_INCHES_LONG}|\s(?:ceiling|ladder|board|rug|fence|pole|tree)s?\b")
 #: A noun after 8" or 12', but no preposition and the like.
 _SIZED = re.compile(
@@ -140,14 +141,15 @@ _MEASURED = re.compile(r"\d\s?(?:[A-Za-z]{1,4})?$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
 _LASTING = re.compile(
-    r"(?:[=<>~]\s?|\b(?:for|within|every|after|takes?|took|waits?|waited|(?:again|back)\sin)\s)$"
+    r"(?:[=<>~]\s?|\b(?:for|within|every|after|rest|hold|takes?|took|waits?|waited|(?:again|back)\sin)\s)$"
 )
 #: What shows before or after 9" that it is a length.
 _BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")
 _LONG = re.compile(r"(?:\b(?:is|are|was|measures?|about|around|only)\s|=\s?)$")
-_AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s")
+_AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s|/[a-z]")
 _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
                 "viii": "eight", "ix": "nine"}  # fmt: skip
+_STORAGE = re.compile(STORAGE)
 #: What makes "1/3" the first of three, and "7/10" a rating.
 _STEP = re.compile(
     r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap"
@@ -339,7 +341,7 @@ def _in_short(match: Match) -> list[str]:
 def _long_feet(match: Match) -> list[str] | None:
     """ "10' x 12'", "8' ceilings"."""
     first = re.match(r"\s?[x×]\s?\d", after(match))
-    last = re.search(r"\d'\s?[x×]\s?$", before(match))
+    last = re.search(r"\d'(?:\d\d?\")?\s?[x×]\s?$", before(match))
     if not (first or last or _FEET_LONG.match(after(match))):
         return None
     is_noun = _SIZED.match(after(match)) and not (first or re.match(_INCHES_LONG, after(match)))
@@ -362,8 +364,8 @@ def _fixed(match: Match) -> list[str]:
 
 
 def _fraction(match: Match) -> list[str] | None:
-    if before(match)[-1:].isalpha():
-        return None  # Q4/22
+    if before(match)[-1:].isalpha() or _STORAGE.match(after(match)):
+        return None  # Q4/22, 12/16 GB
     top, bottom = int(match["n"]), int(match["d"])
     if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
         return [fixed]
@@ -521,7 +523,7 @@ _DECADE = Rule(r"'?(?P<n>\d{1,3}0)'?s\b", _decade)
 _PER_UNIT = Rule(
     rf"/\s?(?P<per>{_PER})\b(?:(?<!{_PER_IN_FULL})\.(?=\s+[a-z\d]|[,;:)]))?",
     _per,
-    behind=r"[A-Za-z0-9%]",
+    behind=r"[A-Za-z0-9%\"]",
 )
 _POINT = Rule(r"\.\d+", _number, behind=r"[^A-Za-z0-9.]?")
 RULES: tuple[Rule, ...] = (
@@ -550,7 +552,7 @@ RULES: tuple[Rule, ...] = (
     Rule(rf"{_RANGE}\s?%", _percent),
     Rule(r"(?:(?<=°)|(?<=° ))(?P<m>\d\d?)'(?:\s?(?P<s>\d\d?(?:\.\d+)?)(?:\"|''))?", _minutes),
     Rule(
-        r"(?P<feet>\d)'\s?(?P<inches>\d\d?)(?:\"|'')|"
+        r"(?P<feet>\d\d?)'\s?(?P<inches>\d\d?)(?:\"|'')|"
         r"(?P<tall>[3-7])'(?P<over>1[01]|\d)(?![\d'\"A-Za-z.]|\s?[x×])",
         _feet,
     ),

@@ -41,7 +41,13 @@ _FIRST_BOOK = {"1": "first", "2": "second", "3": "third"}
 _BOOK = re.compile(rf"\b(?:{_IN_FULL}|(?:{'|'.join(_BOOKS)})\.?)\s$")
 #: What has a number with a hyphen that is no range: "P/N 12-3456", "case no. 21-118".
 _HAS_CODE = re.compile(
-    rf"(?i)(?:\b[ps]/n|\bsku|\b(?:{HAS_NUMBER}|docket|lot)\.?\s(?:no\.|number|num\.|\#)):?\s?\#?$"
+    rf"(?i)(?:\b[ps]/n|\bsku|\bissn|\brx|\b(?:{HAS_NUMBER}|docket|lot)\.?\s(?:no\.|number|num\.|\#)):?\s?\#?$"
+)
+#: What has a version, whose parts are numbers: "Python 3.10", "3.10 and 3.12".
+_VERSIONED = re.compile(
+    r"\b(?:[Vv]ersions?|Python|Django|Node(?:\.js)?|PHP|Ruby|Rails|Kotlin|Scala|Rust|Java|Swift|Perl"
+    r"|Kubernetes|Ubuntu|Debian|Android|iOS|macOS|Postgres|PostgreSQL|MySQL|NumPy|TensorFlow|PyTorch"
+    r"|npm|pip|GCC|CUDA|Unity|Blender|Minecraft)\s(?:v?\d{1,2}\.\d{1,2}(?:,|,?\s(?:and|or|to))\s){0,2}$"
 )
 _FORM = re.compile(r"-[A-Z]{1,5}\b")
 _STREET_FOLLOWS = re.compile(rf"\s+{BEFORE_STREET}")
@@ -56,6 +62,13 @@ def _paired(match: Match) -> Reading:
         is_paired = _NUMBERED.search(behind) or _FORM.match(following)
         is_paired = is_paired or _STREET_FOLLOWS.match(following)
     return [numbers.paired(match[0])] if is_paired else None
+
+
+def _version(match: Match) -> Reading:
+    """ "Python 3.10", "version 2.10"; other numbers have decimals."""
+    if not _VERSIONED.search(before(match)):
+        return None
+    return [" point ".join(map(numbers.amount, match[0].split(".")))]
 
 
 def _airliner(match: Match) -> Reading:
@@ -155,6 +168,7 @@ LETTERS: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     Rule(r"(?P<n>0|5|10|15|20|25)W-(?P<d>[1-6]0|8|16)(?![\dA-Za-z-])", _oil),
     Rule(r"(?:1080|1440|2160|4320)(?=[pi]\b)", _resolution),
+    Rule(r"\d{1,2}\.[1-9]\d(?![\d%]|[.,]\d)", _version, behind=r"\s"),
     Rule(r"(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?![\d:])", _verse, behind=r"\s"),
     Rule(rf"[123]\s(?=(?:{'|'.join(_BOOKS)})\.?\s\d{{1,3}}:\d)", _numbered_book,
          behind=r"[^A-Za-z0-9.]?"),

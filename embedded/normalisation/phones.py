@@ -18,7 +18,7 @@ _MOST_RUNS = 3
 _NAMED_CODE = re.compile(
     r"(?i)\b(?:(?:code|pin|passcode|otp|zip|cvv|cvc)(?:\s(?:code|number|no\.))?(?:\sis|:|\sof)?"
     r"|(?:last|first)\s(?:four|4|six|6)\sdigits(?:\sare|\sof|:))"
-    r"\s[\"'*_`]{0,3}$"
+    r"\s[\"'*_`]{0,3}(?:[A-Z]-)?$"
 )
 _ENDING_IN = re.compile(r"\bending\s(?:in|with)\s[\"'*_`]{0,3}x?$")
 #: What hides the digits before the last four of a card or account.
@@ -63,6 +63,7 @@ def _phone(match: Match) -> Reading:
     fours = all(len(group) == 4 for group in groups[:-1])
     card = fours and (len(groups) > 3 or (len(groups) == 3 and len(groups[-1]) == 4))
     us = [len(group) for group in groups] == [3, 3, 4]
+    us = us or (match[0][:4] in ("1300", "1800") and [*map(len, groups)] == [4, 3, 3])
     if total < _LEAST_PHONE_DIGITS or not (sure or hyphens or dots or card or us):
         return None
     return _by_groups(match)

@@ -136,6 +136,11 @@ def _for_each(match: Match) -> Reading:
     return ["per"] if re.search(r"\d\s?[A-Za-z]{1,5}(?:/[A-Za-z]{1,3})?$", before(match)) else None
 
 
+def _price_of(match: Match) -> Reading:
+    """ "$300/axle"."""
+    return ["per"] if re.search(r"[$€£]\d[\d,.]*[kKM]?$", before(match)) else None
+
+
 def _blank(match: Match) -> Reading:
     """An empty line ends a sentence, and so does the end of a heading's line. There is a pause
     before items of a list and lines that begin with a label, and at a hard break.
@@ -257,6 +262,7 @@ RULES: tuple[Rule, ...] = (
     ),
     says(r"/(?=\d)", "slash", behind=r"\d"),
     says(r"/(?=\d\d?\s?(?:h|hrs?|hours)\b)", "per", behind=r"[A-Za-z]"),
+    Rule(r"/(?=[a-z]{3})", _price_of, behind=r"[\dkKM]"),
     says(r"/(?=[A-Za-z0-9])", "slash", behind=r"[A-Za-z0-9]"),
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),

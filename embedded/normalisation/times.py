@@ -29,10 +29,12 @@ _PARTED = re.compile(
     r"(?i)\b(?:increas|decreas|reduc|rais|cut|grew|grow|f[ae]ll|drop|r[io]s|shr[aiu]nk|multipl"
     r"|divid|up|down|off)[a-z]*\s(?:[a-z]+\s){0,3}by\s$"
 )
+#: A unit of memory: "12/16 GB".
+STORAGE = r"\s?[KMGT]i?B\b"
 _PART_OF = re.compile(
     r"(?i)\s?(?:(?:to|or|and)\s\d\d?/\d\d?\s)?(?:of|cups?|inch(?:es)?|miles?|tsp|tbsp|teaspoons?"
     r"|tablespoons?|pounds?|lbs?|oz"
-    r"|hours?|the|an?)\b"
+    rf"|hours?|the|an?)\b|{STORAGE}"
 )
 _DAYS = "Mon|Tues?|Wed|Thu|Thurs?|Fri|Sat|Sun"
 DAY_NAME = rf"(?:{_DAYS}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
@@ -49,7 +51,7 @@ _AFTER_DAY = re.compile(rf"\b{DAY_NAME}\.?(?:{_AND}|,)\s$")
 _TO_DAY = re.compile(rf"[ \t]?[-–—][ \t]?{DAY_NAME}")
 #: Text before or after "Mar." that shows that it is the month and not a name.
 _BEFORE_MAR = re.compile(
-    rf"(?:\b(?:in|to|of|by|from|since|until|till|through|and|or|last|next|this)\s"
+    rf"(?:\b(?:in|to|of|by|from|early|late|mid|since|until|till|through|and|or|last|next|this)\s"
     rf"|{MONTH_NAME}\.?[ \t]?[-–—][ \t]?)$"
 )
 _AFTER_MAR = re.compile(rf"(?:(?<=\.)\s+[a-z\d]|[ \t]?[-–—][ \t]?{MONTH_NAME})")
@@ -59,7 +61,9 @@ _OF_THE_TIME = re.compile(
     rf"|Mountain|Pacific|Greenwich|{DAY_NAME}|{MONTH_NAME}\.?\s+\d)\b"
 )
 #: What shows before or after "8a" that it is a time.
-_BEFORE_LETTER = re.compile(r"(?:\d[AaPp]?[-–]|\b(?:by|from|until|till|before|after)\s)$")
+_BEFORE_LETTER = re.compile(
+    r"(?:(?<!:)(?:\b\d|\d\d)[AaPp]?[-–]|\b(?:by|from|until|till|before|after)\s)$"
+)
 _AFTER_LETTER = re.compile(r"[ \t]?[-–][ \t]?(?:\d\d?(?::\d\d)?[AaPp]|noon|midnight)\b")
 _OFFSET = re.compile(r"(?:UTC|GMT)\s?[-+–]$")
 _HOURS = r"\s?(?:hrs?|hours)\b"
@@ -68,7 +72,7 @@ _HOURS = r"\s?(?:hrs?|hours)\b"
 _BEFORE_RATIO = re.compile(
     r"(?i)\b(?:mix(?:ed)?|dilut(?:e|ed|ion)|(?:ratio|proportion|scale|odds)(?:\s(?:of|is))?)\s$"
 )
-_AFTER_RATIO = re.compile(r"\s(?:ratio|mix(?:ture)?|dilution|odds|scale|split)\b")
+_AFTER_RATIO = re.compile(r"\s(?:[a-z]{1,12}\s)?(?:ratio|mix(?:ture)?|dilution|odds|scale|split)\b")
 IN_FILE = r"(?:\b[Ll]ines?\s|\.[a-z]{1,5}:)"
 _BEFORE_PLACE = re.compile(rf"{IN_FILE}$")
 _BEFORE_HOURS = re.compile(r"(?i)\b(?:at|by|from|to|until|till|before|after)\s$")
@@ -308,6 +312,7 @@ DATES: tuple[Rule, ...] = (
          _weekday),
     Rule(rf"(?P<day>Sat|Sun)\b\.?(?=,?\s+(?:\d|{MONTH_NAME}))", _weekday),
     Rule(r"(?<=[Oo]n )(?P<day>Sat|Sun)(?:\.(?=\s+[a-z\d])|(?=\.?\s*$|\.\s|[,;:)?!]))", _weekday),
+    Rule(r"(?<=\| )(?P<day>Sat|Sun)(?=\s{1,9}\|)", _weekday),
     Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)(?:\.(?=,?\s+[a-z])|(?=:\s))", _weekday, behind=r"\s?"),
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (

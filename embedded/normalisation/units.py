@@ -5,8 +5,8 @@ from __future__ import annotations
 _NAMES = {
     "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
     "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg",
-    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp Tbsp Tbs",
-    "teaspoon": "tsp",
+    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp tbsps Tbsp Tbs",
+    "teaspoon": "tsp tsps",
    "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "quart": "qt qts",
     "fluid ounce": "fl&oz fl.&oz", "point": "pts", "kilohertz": "kHz",
     "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
@@ -25,7 +25,7 @@ _NAMES = {
     "newton meter": "Nm", "megapascal": "MPa", "gigapascal": "GPa", "millibar": "mbar mb",
     "gigawatt": "GW", "megawatt hour": "MWh", "gigawatt hour": "GWh", "megajoule": "MJ",
     "gibibyte": "GiB", "mebibyte": "MiB", "kibibyte": "KiB", "petabyte": "PB",
-    "month": "mo mos", "week": "wk wks", "knot": "kt kts",
+    "month": "mo mos", "week": "wk wks", "knot": "kt kts", "light year": "ly",
 }  # fmt: skip
 _RATES = {
     "millimole per liter": "mmol/L", "milliequivalent per liter": "mEq/L",
@@ -38,6 +38,7 @@ _RATES = {
     "gigabyte per second": "GB/s", "kilobyte per second": "KB/s kB/s",
     "kilometer per second": "km/s", "gram per mole": "g/mol",
     "liter per minute": "L/min", "newton per meter": "N/m", "watt per square meter": "W/m²",
+    "milli international unit per liter": "mIU/L", "milligram per day": "mg/d",
 }  # fmt: skip
 #: Units without a plural in s.
 _SET = {
@@ -96,6 +97,7 @@ PER_THING = {
     "serving": "serving", "guest": "guest", "ticket": "ticket", "child": "child",
     "adult": "adult", "head": "head", "tablet": "tablet", "capsule": "capsule", "dose": "dose",
     "quarter": "quarter", "call": "call", "kWh": "kilowatt hour", "GB": "gigabyte",
+    "km": "kilometer", "mi": "mile",
 }  # fmt: skip
 #: All units after a slash, in a price or a rate.
 PER = {
