@@ -40,7 +40,7 @@ _ABBREVIATIONS = """
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
-_NUMBERED = "fed no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm cl"
+_NUMBERED = "exp fed no nos nr art fig figs vol pp pg ch chap eq ver op apt rs para ca rm cl"
 _BOOKS = """
     Exod Lev Deut Josh Judg Kgs Chron Chr Neh Ps Pss Prov Eccl Isa Jer Lam Ezek Hos Mic Zech Mal
     Matt Rom Cor Gal Eph Phil Thess Tim Heb Jas Pet

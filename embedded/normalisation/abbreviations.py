@@ -39,7 +39,12 @@ from embedded.normalisation.words import (
     spell,
 )
 
-_LATIN = {"e.g": ("for example", ","), "i.e": ("that is", ","), "a.k.a": ("also known as",)}
+_LATIN = {
+    "cf": ("compare",),
+    "e.g": ("for example", ","),
+    "i.e": ("that is", ","),
+    "a.k.a": ("also known as",),
+}
 _INNER = {"max": "max", "min": "minimum", "temp": "temperature", "al": "al"}
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _WELL_FORMED = re.compile(r"(?=[XVIL])(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
@@ -102,6 +107,13 @@ def _initial(match: Match) -> Reading:
 def _dotted(match: Match) -> Reading:
     said = last if match["a"] in _PLACES else titled
     return said(match, DOTTED[match["a"]])
+
+
+def _cups(match: Match) -> Reading:
+    """ "2 c. flour", "3/4 c sugar"."""
+    if not (number := re.search(r"(?:(\d)(?:\s{1,2}|-))?(\d{1,3}(?:/\d)?)\s{1,2}$", before(match))):
+        return None
+    return ["cup" if number[2] == "1" or ("/" in number[2] and not number[1]) else "cups"]
 
 
 def _included(match: Match) -> Reading:
@@ -256,6 +268,12 @@ _EVER_DOTTED = _any(word for word in ABBREVIATED if word not in STREETS)
 PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behind=r"\s?")
 RULES: tuple[Rule, ...] = (
     *DIRECTIONS,
+    Rule(r"Est\.(?=\s(?!(?:in\s)?\d))", lambda match: ["estimated"], behind=_START),
+    Rule(r"exp\.(?=\s\d\d?/\d)", lambda match: ["expires"], behind=_START),
+    Rule(r"(?P<a>cf)\.(?=\s)", _latin, behind=_START),
+    Rule(r"c\.?(?=\s(?:flour|sugar|milk|water|butter|oil|rice|oats|cream|stock|broth"
+         r"|chopped|shredded|packed|brown|white|warm|all-purpose)\b)", _cups,
+         behind=r"\s"),
     Rule(r"(?i:(?P<a>e\.\s?g|i\.\s?e|a\.k\.a)\b\.?,?)", _latin, behind=_START),
     Rule(r"(?:[A-Z][a-z]?\.){2,}(?:[A-Z]\b\.?|'s\b)?|(?:(?:[A-Z]\.)+|Ph\.)[A-Z]\b|(?:[a-z]\.){2,}",
          _initials, behind=_START),

@@ -14,6 +14,10 @@ _LEAST_PHONE_DIGITS = 7
 _LEAST_LONG_DIGITS = 9
 #: A longer word with more changes between letters and digits is a code: "AES256GCM" is none.
 _MOST_RUNS = 3
+_MOST_KEY_RUNS = 8
+_COMMITTED = re.compile(
+    r"\b(?:[Cc]ommit|[Hh]ash|SHA|[Rr]evision|checkout|revert|cherry-pick)\s[`\"'(]{0,2}$"
+)
 #: Words before a number whose digits are read one by one.
 _NAMED_CODE = re.compile(
     r"(?i)\b(?:(?:code|pin|passcode|otp|zip|cvv|cvc)(?:\s(?:code|number|no\.))?(?:\sis|:|\sof)?"
@@ -136,6 +140,22 @@ def _mixed_code(match: Match) -> Reading:
     return [_each(written)] if len(runs) > _MOST_RUNS and longest > 2 else None
 
 
+def _commit(match: Match) -> Reading:
+    """ "commit 4821e3f", "#ff5733"."""
+    color = match[0].startswith("#")
+    if color and (match[0].isupper() or match[0][1:].isdigit() or match[0][1:].isalpha()):
+        return None
+    if not color and not _COMMITTED.search(before(match)):
+        return None
+    return ["hash", _each(match[0][1:])] if color else [_each(match[0])]
+
+
+def _address_of_coins(match: Match) -> Reading:
+    """The address of a wallet, or a long key: letters and digits in turn, in any case."""
+    runs = re.findall(r"\d+|[A-Za-z]+", match[0])
+    return [_each(match[0])] if len(runs) > _MOST_KEY_RUNS else None
+
+
 def _emergency(match: Match) -> Reading:
     """ "Call 911 or 988"; nothing is counted."""
     called = _CALLED.search(before(match)) and not _COUNTED.match(after(match))
@@ -177,6 +197,10 @@ CODES: tuple[Rule, ...] = (
     Rule(r"(?=[A-Z]{0,20}\d)(?=\d{0,20}[A-Z])[A-Z0-9]{10,40}(?![A-Za-z0-9])"
          r"|(?=[a-f]{0,20}\d)(?=\d{0,20}[a-f])[0-9a-f]{12,64}(?![A-Za-z0-9])",
          _mixed_code, behind=r"[^A-Za-z0-9]?"),
+    Rule(r"(?=[a-f]{0,11}\d)(?=\d{0,11}[a-f])[0-9a-f]{7,11}(?![A-Za-z0-9])", _commit,
+         behind=r"[^A-Za-z0-9]?"),
+    Rule(r"(?=[A-Za-z]{0,20}\d)[A-Za-z0-9]{24,100}(?![A-Za-z0-9])", _address_of_coins,
+         behind=r"[^A-Za-z0-9]?"),
 )  # fmt: skip
 #: For codes that begin with letters.
 LETTERS: tuple[Rule, ...] = (
@@ -187,7 +211,11 @@ LETTERS: tuple[Rule, ...] = (
          behind=r"[^A-Za-z0-9]?"),
 )  # fmt: skip
 #: Those that may begin with a sign. The others begin with a digit.
-SIGNED: tuple[Rule, ...] = (_ABROAD, _GROUPED)
+SIGNED: tuple[Rule, ...] = (
+    _ABROAD,
+    _GROUPED,
+    Rule(r"#[0-9A-Fa-f]{6}(?![A-Za-z0-9-])", _commit, behind=r"[^A-Za-z0-9&]?"),
+)
 PHONES: tuple[Rule, ...] = (
     *CODES,
     Rule(rf"(?:1-)?{_TOLL_FREE}(?:-[A-Z0-9]{{2,10}}){{1,3}}(?![A-Za-z0-9])", _vanity),

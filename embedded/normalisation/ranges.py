@@ -42,7 +42,9 @@ _AMOUNTS = (
 
 
 #: Letters are a range, except those of a bond in chemistry.
-_LETTERS = re.compile(r"^(?:[^A-Za-z0-9]?)[A-Z]–[A-Z](?![A-Za-z0-9'-])(?!\s(?:bond|stretch|coupl))")
+_LETTERS = re.compile(
+    r"^(?:[^A-Za-z0-9–]?)[A-Z]–[A-Z](?![A-Za-z0-9'–-])(?!\s(?:bond|stretch|coupl))"
+)
 
 
 def _compiled(ends: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
