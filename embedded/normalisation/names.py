@@ -6,7 +6,7 @@ import re
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before
-from embedded.normalisation.lexicon import HAS_NUMBER
+from embedded.normalisation.lexicon import HAS_NUMBER, words_of
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.streets import BEFORE_STREET
 from embedded.normalisation.words import spell
@@ -20,6 +20,26 @@ _FLIGHT = re.compile(
 _NUMBERED = re.compile(
     r"\b(?:[Ff]orms?|[Rr]oom|[Ss]uite|[Rr]oute|[Bb]us|[Mm]odel|Highway|Hwy|RTX|GTX|RX)\s#?$"
 )
+#: Elements whose symbols have two letters, formulas like "NaCl" or "H2SO4", and those of ions.
+_ELEMENT = "Na|Mg|Al|Ca|Fe|Cu|Zn|Ag|Ba|Pb|Hg|Li|Si|Mn|Ni|Cr|Ti|Cl|Br"
+_COMPOUND = re.compile(
+    rf"(?=.*(?:{_ELEMENT})).*(?:\d|Cl|Br|OH|O$)|(?:SO|NO|PO)[2-4]|.*[A-Z]\d+[A-Z]"
+)
+#: A move in chess but a pawn's step, and what shows it.
+_MOVE = (
+    r"(?:(?P<piece>[KQRBN])(?P<from>[a-h]?[1-8]?)(?P<takes>x)?(?P<to>[a-h][1-8])"
+    r"|(?P<file>[a-h])x(?P<taken>[a-h][1-8])|(?P<step>[a-h][1-8])(?==[QRBN]|[+#](?!\w)))"
+    r"(?:=(?P<new>[QRBN]))?(?P<end>[+#]?)(?![A-Za-z0-9])"
+)
+_CHESS = re.compile(
+    r"\b(?:[KQRBN][a-h]?x?[a-h][1-8]\b|[a-h]x[a-h][1-8]\b|\d{1,2}\.{1,3}\s?[a-h][1-8]\b|O-O|White\b"
+    r"|Black\b|[Cc]hess|[Kk]night|[Bb]ishop|[Rr]ook|[Pp]awn|[Cc]heckmate)"
+)
+#: How a move begins as an element, a chord or a square does.
+_AMBIGUOUS = words_of("Ba Be Ra Re Rb Nb Nd Ne Bb") | {
+    f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"
+}
+_PIECES = {"K": "king", "Q": "queen", "R": "rook", "B": "bishop", "N": "knight"}
 #: Books of the Bible, in full or abbreviated; a verse follows the chapter: "1 Cor. 13:4-7".
 _BOOKS = {
     "Gen": "genesis", "Ex": "exodus", "Exod": "exodus", "Lev": "leviticus", "Num": "numbers",
@@ -51,6 +71,34 @@ _VERSIONED = re.compile(
 )
 _FORM = re.compile(r"-[A-Z]{1,5}\b")
 _STREET_FOLLOWS = re.compile(rf"\s+{BEFORE_STREET}")
+
+
+def _compound(match: Match) -> Reading:
+    """ "NaCl", "H2SO4", "SO4", "Fe" in "Fe³⁺"."""
+    if not (re.fullmatch(_ELEMENT, match[0]) or _COMPOUND.match(match[0])):
+        return None
+    return [_each_part(match[0])]
+
+
+def _each_part(written: str) -> str:
+    return " ".join(
+        numbers.amount(part) if part.isdigit() else spell(part)
+        for part in re.findall(r"[A-Za-z]+|\d+", written)
+    )
+
+
+def _move(match: Match) -> Reading:
+    """ "Nf3", "exd4", "Qxe8+", "e8=Q" in chess."""
+    is_sure = match["takes"] or match["file"] or match["new"] or match[0][:2] not in _AMBIGUOUS
+    if not (is_sure or _CHESS.search(before(match)) or _CHESS.search(after(match))):
+        return None
+    words = [_PIECES[match["piece"]] if match["piece"] else ""]
+    words += [_each_part(match["from"] or match["file"] or "")]
+    words += ["takes" if match["takes"] or match["file"] else ""]
+    words += [_each_part(match["to"] or match["taken"] or match["step"])]
+    words += [_PIECES[match["new"]] if match["new"] else ""]
+    words += [{"+": "check", "#": "mate"}.get(match["end"], "")]
+    return [word for word in words if word]
 
 
 def _paired(match: Match) -> Reading:
@@ -148,6 +196,18 @@ def _meter(match: Match) -> Reading:
 
 #: For names that begin with letters.
 LETTERS: tuple[Rule, ...] = (
+    Rule(
+        rf"(?:(?:{_ELEMENT}|[HCNOSPKFI])\d{{0,2}}){{2,10}}(?![A-Za-z0-9])"
+        rf"|(?:{_ELEMENT})(?=[²³]?[+⁻](?!\w))",
+        _compound,
+        behind=r"[^A-Za-z]?",
+    ),
+    Rule(_MOVE, _move, behind=r"[^A-Za-z0-9]?"),
+    Rule(
+        r"O-O(?P<long>-O)?(?![\w-])",
+        lambda match: ["castles queenside" if match["long"] else "castles"],
+        behind=r"[^\w-]?",
+    ),
     Rule(
         rf"(?P<a>{'|'.join(_BOOKS)})\.?\s(?=\d{{1,3}}:\d{{1,3}}(?!\s?[AaPp]\.?[Mm]|:))",
         _book,

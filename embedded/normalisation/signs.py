@@ -186,6 +186,14 @@ def _raised(match: Match) -> Reading:
     return [_SHORT_POWERS[power]]
 
 
+def _charge(match: Match) -> Reading:
+    """The charge of an ion: "Fe³⁺", "Cl⁻"."""
+    if match["sign"] == "+" and not match["n"]:
+        return None
+    number = [numbers.amount(match["n"].translate(PLAIN_DIGITS))] if match["n"] else []
+    return [*number, "plus" if match["sign"] == "+" else "minus"]
+
+
 def _slashed(match: Match) -> Reading:
     short = match[0].lower()
     if short[-1] == "#":
@@ -216,6 +224,9 @@ _TARGET = (
     r"(?:\([^\s()]{0,100}\)[^\s()]{0,200})?(?:\s\"[^\"\n]{0,200}\")?\)"
 )
 RULES: tuple[Rule, ...] = (
+    says(r"\.{1,3}\s?(?=(?:[KQRBN][a-h1-8]?x?|[a-h]x)?[a-h][1-8](?![\w-])|O-O)", ",", behind=r"\d"),
+    Rule(rf"(?P<n>[{RAISED}]?)(?P<sign>[+⁻])(?![\w{RAISED}])", _charge, behind=r"[A-Za-z0-9)]"),
+    says(r"⁻¹(?!\w)", "to the power of minus one", behind=r"[a-z]"),
     Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
     # links, footnotes, tasks
     says(rf"!\[(?=[^\[\]\n]{{0,200}}{_TARGET})", ","),
