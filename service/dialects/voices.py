@@ -99,7 +99,8 @@ async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
     else:
         body, clip = parse_message(VoiceBody, await request.body()), None
     if body.consent is None:
-        message = "A voice is kept only with the consent of whose it is."
+        names = "consent_by and consent_statement" if is_form(request) else "consent"
+        message = f"A voice is kept only with the consent of whose it is: send {names}."
         raise RequestError(ErrorCode.CONSENT_REQUIRED, message, param="consent")
     if clip is None:
         clip = decode_base64(body.audio_sample, max_clip_bytes, "audio_sample")
@@ -140,7 +141,7 @@ async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
                 raise unknown_field(name, sorted((*VoiceBody.model_fields, *_CONSENT)))
         elif name in _CONSENT:
             consent[_CONSENT[name]] = value
-        else:
+        elif name != "consent":  # an id at OpenAI, whose client always sends it
             fields[name] = value
     return (fields | {"consent": consent} if consent else fields), clip
 

@@ -67,6 +67,15 @@ async def test_add_voice_form_needs_separate_consent_fields() -> None:
         assert error(added) == (400, "invalid_message", "consent_statement")
 
 
+async def test_add_voice_form_names_the_fields_of_missing_consent() -> None:
+    """OpenAI's ``consent``, the id of a recording, is not enough."""
+    async with server() as s:
+        fields = {"name": "Bert", "consent": "cons_1"}
+        added = await s.http.post(PATH, data=fields, files={"audio_sample": ("a", OTHER)})
+        assert error(added) == (400, "consent_required", "consent")
+        assert "consent_by and consent_statement" in added.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code", "param"),
     [
