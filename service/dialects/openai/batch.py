@@ -138,18 +138,19 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
         return known.setdefault(key, _one_by_one(reference))
 
     items: list[Item | TalkwireError] = []
+    ignored, warnings = list[str](), dict[str, str]()
     for index, one in enumerate(bodies):
         try:  # buffered: it is not played while it is made
             plan = speech_plan(
                 one, runtime, f"{request_id}-{index}", buffered=True, prepare=prepare
             )
             items.append((plan, one))
+            ignored += ignored_fields(one, runtime)
+            warnings |= warning_header(one, runtime)
         except TalkwireError as error:
             items.append(error)
     answer = HttpBatch(runtime, items, request_id)
-    ignored = [name for one in bodies for name in ignored_fields(one, runtime)]
-    for one in bodies:
-        answer.headers.update(warning_header(one, runtime))
+    answer.headers.update(warnings)
     answer.headers.update(ignored_header([*ignored, *(name for name, _ in extra)]))
     return answer
 

@@ -72,6 +72,14 @@ async def test_unknown_fields_of_batch_are_ignored_or_refused() -> None:
         assert answer.status_code == 400
 
 
+async def test_header_of_batch_names_no_voice_of_a_refused_item() -> None:
+    batch = {"items": [{"input": "Hello.", "voice": "nobody"}, {"input": "Bye.", "user": "u"}]}
+    async with served(unknown_voice="error") as service:
+        answer = await service.http.post(PATH + "/batch", json=batch)
+        assert [one.get("code") for one in answer.json()["results"]] == ["unknown_voice", None]
+        assert answer.headers["x-talkwire-ignored"] == "user"
+
+
 async def test_default_response_format_is_configurable() -> None:
     async with served() as service:
         answer = await service.http.post(PATH, json={"input": "Hello."})
