@@ -211,11 +211,14 @@ class Cloner:
                 log.warning("a clip has no transcript: %s", error)
                 is_unheard = True
         reference = Reference(codes, text or None)
-        self.check(reference)
+        owner, dot, _ = param.rpartition(".")
+        self.check(reference, text_param=f"{owner}.text" if dot else "ref_text")
         return _Made(reference, source, is_unheard)
 
-    def check(self, reference: Reference, *others: Reference) -> None:
-        """Raise RequestError unless the model can speak the longest text with these references."""
+    def check(self, reference: Reference, *others: Reference, text_param: str = "ref_text") -> None:
+        """Raise RequestError, for an unusable text of the clip with ``text_param``, unless the
+        model can speak the longest text with these references.
+        """
         trial = (_WORD * self._longest_text)[: self._longest_text]
         request = SpeechRequest("trial", trial, reference=reference, other_references=others)
         try:
@@ -227,5 +230,5 @@ class Cloner:
                 raise RequestError(ErrorCode.INVALID_AUDIO, message) from error
             if error.code is ErrorCode.INVALID_TEXT:
                 message = "The clip's text cannot be used."
-                raise RequestError(ErrorCode.INVALID_TEXT, message, param="ref_text") from error
+                raise RequestError(ErrorCode.INVALID_TEXT, message, param=text_param) from error
             raise

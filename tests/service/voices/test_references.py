@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from codec.fake import FakeDecoder
-from streaming.ports import DecodeStats, Reference
+from streaming.errors import ErrorCode, RequestError
+from streaming.ports import DecodeStats, Reference, SpeechRequest
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
 from talker.fake import FakeTalker
@@ -96,6 +97,27 @@ async def test_several_references_are_accepted_in_every_protocol_with_them(
             assert (refused["code"], refused["param"]) == ("unsupported", "references")
         bad = await s.speak(references=[sent[0], {"audio": "AAAA"}])
         assert error(bad) == (400, "invalid_audio", "references.1.audio")
+
+
+async def test_unusable_text_of_a_clip_is_reported_by_its_own_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(request: SpeechRequest) -> None:
+        if request.reference is not None:
+            raise RequestError(ErrorCode.INVALID_TEXT, "A control token.", param="text")
+
+    clip = {"audio": clips.as_base64(OTHER), "text": "<|eot|>"}
+    async with server() as s:
+        monkeypatch.setattr(s.live.talker, "check", refuse)
+        assert error(await s.speak(**OMNI)) == (400, "invalid_text", "ref_text")
+        several = await s.speak(references=[clip])
+        assert error(several) == (400, "invalid_text", "references.0.text")
+        async with client(s.live.url) as native:
+            await native.send("context.create", context_id="x", reference=clip)
+            await native.send("text.append", context_id="x", text="Hello there.")
+            await native.send("context.end", context_id="x")
+            refused = await native.error()
+            assert (refused["code"], refused["param"]) == ("invalid_text", "reference.text")
 
 
 @pytest.mark.parametrize(
