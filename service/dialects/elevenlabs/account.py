@@ -19,6 +19,11 @@ from streaming.protocol.field_errors import invalid_field
 _TOKEN_KINDS = ("tts_websocket", "tts_websocket_multi")
 #: A page's ``next_page_token``: where the next page begins, and the id of the voice before it.
 _PAGE_TOKEN = re.compile(r"(\d{1,9}):(.*)", re.ASCII | re.DOTALL)
+#: The ``voice_type`` of voices by category.
+_VOICE_TYPES = {
+    "premade": ("default", "non-community"),
+    "cloned": ("personal", "workspace", "saved", "non-default", "non-community"),
+}
 
 
 class VoiceSettings(BaseModel):
@@ -141,13 +146,26 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         next_page_token: str | None = None,
         search: str = "",
         voice_ids: Annotated[list[str] | None, Query()] = None,
+        category: str = "",
+        voice_type: str = "",
+        sort: Literal["", "name", "created_at_unix"] = "",
+        sort_direction: Literal["asc", "desc"] = "asc",
     ) -> VoicePage:
-        """List the available voices, in pages."""
+        """List the available voices, in pages, the default first unless they are sorted."""
         found = [
             voice
             for voice in list_voices(runtime)
-            if mentions(search, _searched(voice)) and (not voice_ids or voice.id in voice_ids)
+            if mentions(search, _searched(voice))
+            and (not voice_ids or voice.id in voice_ids)
+            and category in ("", _category(voice))
+            and voice_type in ("", *_VOICE_TYPES[_category(voice)])
         ]
+        if sort:
+            by_name = sort == "name"
+            found.sort(
+                key=lambda voice: voice.name.lower() if by_name else voice.created_at or 0,
+                reverse=sort_direction == "desc",
+            )
         begin = _page_begin(next_page_token, found) if next_page_token else 0
         end = begin + page_size
         has_more = len(found) > end
@@ -222,11 +240,15 @@ def _searched(voice: ListedVoice) -> Iterator[str | None]:
     yield from (shaped.name, shaped.description, shaped.category, *shaped.labels.values())
 
 
+def _category(voice: ListedVoice) -> Literal["premade", "cloned"]:
+    return "premade" if voice.created_at is None else "cloned"
+
+
 def _shaped(voice: ListedVoice) -> Voice:
     return Voice(
         voice_id=voice.id,
         name=voice.name,
-        category="premade" if voice.created_at is None else "cloned",
+        category=_category(voice),
         description=voice.description,
         labels={"language": voice.language} if voice.language else {},
     )

@@ -47,6 +47,31 @@ async def test_other_vendors_searches_find_a_voice_by_all_its_fields() -> None:
         assert await found("/v2/voices", search="shrinking") == []
 
 
+async def test_elevenlabs_voices_are_filtered_and_sorted() -> None:
+    async with server() as s:
+        for name in ("anna", "Bert"):
+            assert (await s.add(name=name)).status_code == 201
+
+        async def listed(**query: str) -> list[str]:
+            body = (await s.http.get("/v2/voices", params=query)).json()
+            assert body["total_count"] == len(body["voices"])
+            return [voice["name"] for voice in body["voices"]]
+
+        assert await listed(category="premade") == ["default"]
+        assert sorted(await listed(category="cloned")) == ["Bert", "anna"]
+        assert await listed(category="generated") == []
+        assert await listed(voice_type="default") == ["default"]
+        for kind in ("personal", "non-default"):
+            assert sorted(await listed(voice_type=kind)) == ["Bert", "anna"]
+        assert len(await listed(voice_type="non-community", category="")) == 3
+        assert await listed(sort="name") == ["anna", "Bert", "default"]
+        assert await listed(sort="name", sort_direction="desc") == ["default", "Bert", "anna"]
+        newest = await listed(sort="created_at_unix", sort_direction="desc")
+        assert newest[-1] == "default"
+        refused = await s.http.get("/v2/voices", params={"sort": "colour"})
+        assert (refused.status_code, refused.json()["detail"]["param"]) == (422, "sort")
+
+
 @pytest.mark.parametrize("name", ["n4 ", "n ", " n", "n4\n"])
 async def test_name_that_looks_like_another_is_refused(name: str) -> None:
     async with server() as s:
