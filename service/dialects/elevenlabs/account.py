@@ -209,7 +209,10 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         caller = current_caller()
         most = runtime.accounts.limits(caller).max_voices
         return Subscription(
-            voice_slots_used=len(runtime.library.own_names(caller.tenant)),
+            voice_slots_used=sum(
+                voice.consent is not None and voice.tenant == caller.tenant
+                for voice in runtime.library.voices(caller.tenant)
+            ),
             voice_limit=runtime.settings.max_voices if most is None else most,
             can_use_instant_voice_cloning=runtime.codec.can_encode,
         )

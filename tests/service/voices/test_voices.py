@@ -72,6 +72,13 @@ async def test_elevenlabs_voices_are_filtered_and_sorted() -> None:
         assert (refused.status_code, refused.json()["detail"]["param"]) == (422, "sort")
 
 
+async def test_elevenlabs_subscription_counts_public_voices_without_keys() -> None:
+    async with server() as s:
+        await s.add()
+        subscription = (await s.http.get("/v1/user/subscription")).json()
+        assert subscription["voice_slots_used"] == 1
+
+
 @pytest.mark.parametrize("name", ["n4 ", "n ", " n", "n4\n"])
 async def test_name_that_looks_like_another_is_refused(name: str) -> None:
     async with server() as s:
