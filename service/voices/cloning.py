@@ -161,15 +161,10 @@ class Cloner:
         """Add a voice, which can be used when this returns. Raises RequestError, CapacityError,
         BackendError, without adding anything.
         """
-        self._library.require_free(new.name, new.tenant)
+        self._library.require_free(new.name, new.tenant, new.max_voices)
         if (new.tenant, new.name) in self._adding:
             message = "A voice of that name is being added."
             raise RequestError(ErrorCode.VOICE_EXISTS, message, param="name")
-        if new.max_voices is not None:
-            adding = sum(tenant == new.tenant for tenant, _ in self._adding)
-            if len(self._library.own_names(new.tenant)) + adding >= new.max_voices:
-                message = f"This tenant may keep {new.max_voices} voices at most."
-                raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
         self._adding.add((new.tenant, new.name))
         try:
             made = await self._reference(new.clip, new.text, "audio_sample")
@@ -187,7 +182,7 @@ class Cloner:
                 consent=new.consent,
                 tenant=new.tenant,
             )
-            await self._library.add(voice)
+            await self._library.add(voice, new.max_voices)
         finally:
             self._adding.discard((new.tenant, new.name))
         log.info("voice added", extra={"voice": voice.id})

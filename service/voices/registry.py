@@ -117,8 +117,12 @@ class VoiceLibrary:
             raise RequestError(ErrorCode.UNKNOWN_VOICE, message, param="id")
         return voice
 
-    def require_free(self, name: str, tenant: str | None = None) -> None:
-        """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added."""
+    def require_free(
+        self, name: str, tenant: str | None = None, max_own: int | None = None
+    ) -> None:
+        """Raise RequestError (``voice_exists``, ``too_many_voices``) if it cannot be added by a
+        tenant that may have ``max_own`` voices.
+        """
         is_taken = (None, name) in self._ids or (tenant, name) in self._ids
         # a name must not shadow the id of another voice
         is_taken = is_taken or VOICE_ID.fullmatch(name) is not None
@@ -127,6 +131,9 @@ class VoiceLibrary:
             raise RequestError(ErrorCode.VOICE_EXISTS, message, param="name")
         if len(self._added) >= self._max_voices:
             message = f"This server keeps {self._max_voices} voices at most."
+            raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
+        if max_own is not None and len(self.own_names(tenant)) >= max_own:
+            message = f"This tenant may keep {max_own} voices at most."
             raise RequestError(ErrorCode.TOO_MANY_VOICES, message)
 
     def _take_built_in(self, voice: Voice) -> None:
@@ -203,13 +210,13 @@ class VoiceLibrary:
         """Return a new id for a voice to add."""
         return f"voice_{secrets.token_hex(8)}"
 
-    async def add(self, voice: Voice) -> None:
+    async def add(self, voice: Voice, max_own: int | None = None) -> None:
         """Store a voice, which can be used when this returns. Raises RequestError like
         ``require_free``, BackendError (``storage_failed``).
         """
         async with self._changing("written"):
             await self._take_over()
-            self.require_free(voice.name, voice.tenant)
+            self.require_free(voice.name, voice.tenant, max_own)
             if self._folder is not None:
                 await _to_its_end(self._folder.write, voice)
             self._take(voice)

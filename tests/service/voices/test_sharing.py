@@ -47,6 +47,16 @@ async def test_name_is_given_once_across_servers(
         assert one.find("anna").id == two.find("anna").id
 
 
+async def test_tenant_limit_holds_across_servers(tmp_path: Path) -> None:
+    async with library(tmp_path) as one, library(tmp_path) as two:
+        await one.add(voice("anna", tenant="acme"), 1)
+        assert two.own_names("acme") == []
+        with pytest.raises(RequestError) as refused:
+            await two.add(voice("bert", tenant="acme"), 1)
+        assert refused.value.code is ErrorCode.TOO_MANY_VOICES
+        await two.add(voice("bert", tenant="other"), 1)
+
+
 async def test_remove_deletes_all_files_of_name(tmp_path: Path) -> None:
     """Servers without locks may have left several files of a name."""
     folder = VoiceFolder(tmp_path)
