@@ -242,6 +242,7 @@ _MUST_BE = {
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
+    "iso_8601": "a date and time in ISO 8601",
 }
 #: The same for faults with a limit: its name in the fault's context, and the description.
 _LIMITS = {
@@ -253,6 +254,7 @@ _LIMITS = {
     "string_too_long": ("max_length", "at most {} characters long"),
     "too_short": ("min_length", "a list of at least {}"),
     "too_long": ("max_length", "a list of at most {}"),
+    "string_pattern_mismatch": ("pattern", "of the form {}"),
     "literal_error": ("expected", "{}"),
 }
 #: pydantic puts the tried member of a union into the path.

@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -59,7 +60,10 @@ class ConsentBody(BaseModel):
     @classmethod
     def _check_time(cls, value: str | None) -> str | None:
         if value is not None:
-            datetime.fromisoformat(value)
+            try:
+                datetime.fromisoformat(value)
+            except ValueError as error:
+                raise PydanticCustomError("iso_8601", "not ISO 8601") from error
         return value
 
 

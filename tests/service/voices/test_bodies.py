@@ -110,6 +110,17 @@ async def test_add_voice_refuses_bad_fields(
 
 
 @pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [({"name": "Zoë"}, "A-Za-z0-9"), ({"consent": CONSENT | {"at": "today"}}, "ISO 8601")],
+)
+async def test_add_voice_says_which_values_are_allowed(
+    fields: dict[str, Any], allowed: str
+) -> None:
+    async with server() as s:
+        assert allowed in (await s.add(**fields)).json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"",
