@@ -111,7 +111,7 @@ async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
     at = body.consent.at or datetime.now(UTC).isoformat(timespec="seconds")
     consent = Consent(body.consent.by, body.consent.statement, at)
     text = (body.ref_text or "").strip() or None
-    return NewVoice(body.name, clip, consent, text, body.language, body.description)
+    return NewVoice(body.name, clip, consent, text, body.language or None, body.description or None)
 
 
 async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:

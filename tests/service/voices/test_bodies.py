@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,15 @@ async def test_add_voice_says_which_values_are_allowed(
 ) -> None:
     async with server() as s:
         assert allowed in (await s.add(**fields)).json()["error"]["message"]
+
+
+async def test_blank_texts_about_voice_are_the_same_before_and_after_restart(
+    tmp_path: Path,
+) -> None:
+    async with server(voices_dir=tmp_path) as s:
+        made = (await s.add(language="", description="")).json()
+    async with server(voices_dir=tmp_path) as s:
+        assert (await s.http.get(f"{PATH}/anna")).json() == made
 
 
 @pytest.mark.parametrize(
