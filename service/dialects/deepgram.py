@@ -24,6 +24,7 @@ from service.auth.keys import Scope
 from service.contexts.options import plan_speech, speech_request
 from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
 from service.dialects.errors import ErrorTable, count_error, idle_timeout, parse_json
+from service.dialects.voice_aliases import list_voices
 from service.runtime import Runtime
 from service.transport.http_response import BodyRenderer, HttpSpeech
 from service.transport.http_routes import SpeechRoute, documented
@@ -373,6 +374,22 @@ class _SpeakDialect(Dialect):
         message = TABLE.message(error)
         fields = {"code": _code(error), "description": message, "warn_msg": message}
         self.socket.send(json.dumps({"type": "Warning", **fields}))
+
+
+def deepgram_models(runtime: Runtime) -> dict[str, Any]:
+    """Return ``GET /v1/models`` in Deepgram's format, in which each voice is a model."""
+    models = [
+        {
+            "name": voice.name,
+            "canonical_name": voice.id,
+            "architecture": "talkwire",
+            "languages": [voice.language or "en"],
+            "version": __version__,
+            "uuid": voice.id,
+        }
+        for voice in list_voices(runtime)
+    ]
+    return {"stt": [], "tts": models}
 
 
 class SpeakBody(BaseModel):

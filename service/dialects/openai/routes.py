@@ -17,6 +17,7 @@ from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.auth.keys import Scope
 from service.contexts.options import require_model
+from service.dialects.deepgram import deepgram_models
 from service.dialects.elevenlabs.account import elevenlabs_models
 from service.dialects.errors import validation_error
 from service.dialects.openai.batch import BatchAnswer, BatchBody, batch_response
@@ -190,11 +191,13 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     @router.get("/v1/models", response_model=ModelList)
     async def models(request: Request) -> ModelList | JSONResponse:
         """List the served model and its aliases. Clients that send `xi-api-key` get ElevenLabs'
-        list of models.
+        list of models, and those that send `Authorization: Token` Deepgram's, with the voices.
         """
         names = runtime.settings.model_names
         if "xi-api-key" in request.headers:
             return JSONResponse(elevenlabs_models(names))
+        if request.headers.get("authorization", "").lower().startswith("token "):
+            return JSONResponse(deepgram_models(runtime))
         return ModelList(data=[Model(id=name, created=started) for name in names])
 
     @router.get("/v1/models/{name:path}")

@@ -59,6 +59,19 @@ async def test_models_have_elevenlabs_format_with_xi_api_key() -> None:
         assert all(one["can_do_text_to_speech"] for one in theirs)
 
 
+async def test_models_are_voices_in_deepgram_format_with_its_token() -> None:
+    async with served(speaking("anna")) as service:
+        theirs = await service.http.get("/v1/models", headers={"Authorization": "Token any"})
+        assert theirs.json()["stt"] == []
+        listed = theirs.json()["tts"]
+        assert [one["name"] for one in listed] == ["default", "anna"]
+        for one in listed:
+            query = {"model": one["canonical_name"]}
+            spoken = await service.http.post("/v1/speak", params=query, json={"text": "Hello."})
+            assert spoken.status_code == 200
+            assert spoken.headers["dg-model-name"] == one["canonical_name"]
+
+
 async def test_elevenlabs_v2_voices_are_paginated_and_searchable() -> None:
     names = [f"voice{n}" for n in range(24)]
     async with served(speaking(*names)) as service:
