@@ -333,14 +333,15 @@ class _Service(NamedTuple):
 
 def _service(url: str, api_key: str | None) -> _Service:
     """Parse an address. Raises BatchError if it is bad, or for a key that no header can hold."""
+    told = f"not an address: {url.rpartition('@')[2]}"  # without a password
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         host.encode("idna")  # raises ValueError, as a connection would
     except ValueError as error:
-        raise BatchError(f"not an address: {url}") from error
+        raise BatchError(told) from error
     if parts.scheme not in ("http", "https", "ws", "wss") or not host:
-        raise BatchError(f"not an address: {url}")
+        raise BatchError(told)
     is_tls = parts.scheme in ("https", "wss")
     kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
     headers = {}

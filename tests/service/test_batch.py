@@ -245,6 +245,13 @@ async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int)
             server_speaker(url, None, BatchOptions(tmp_path))
 
 
+@pytest.mark.parametrize("url", ["ftp://me:s3cret@host", "http://me:s3cret@host:port"])
+def test_batch_does_not_show_password_of_a_bad_address(tmp_path: Path, url: str) -> None:
+    with pytest.raises(BatchError, match="not an address: host") as bad:
+        server_speaker(url, None, BatchOptions(tmp_path))
+    assert "s3cret" not in str(bad.value)
+
+
 async def test_batch_without_service_does_not_show_password(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
