@@ -35,23 +35,29 @@ export class Speech {
       await this.player.prepare(this.client.session.sample_rate);
       if (this.stopped) return;
       this.playback = this.player.start(this.#sound());
-      const drained = new Promise((resolve) => (this.drained = resolve));
+      this.drained = new Promise((resolve) => (this.onDrained = resolve));
       await this.#open(voice);
       await this.#feed(text, wordsPerSecond);
       if (this.stopped) return;
       await Promise.race([this.context.flush(ALL), this.context.finished]);
       if (this.stopped) return;
       this.arrived = this.record.chunks.length > 0; // else its end may tell why it is silent
-      this.playback.end();
-      await drained;
+      await this.#drain();
       if (this.stopped) return;
       this.heard = true;
       await this.#end();
       this.record.metrics = this.context.metrics;
       this.#finish("complete");
     } catch (error) {
+      if (this.record.chunks.length) await this.#drain(); // what has arrived is heard
       if (!this.stopped) this.#fail(error);
     }
+  }
+
+  /** Plays what has arrived to its end, or until it is stopped. */
+  async #drain() {
+    this.playback.end();
+    await this.drained;
   }
 
   /** Ends the context, unless the server has done it, as in a drain, or is gone. */
@@ -136,7 +142,7 @@ export class Speech {
       began: (id, ms) => this.record.onBegan(id, ms),
       audible: (ms) => (this.record.onAudible(ms), this.on.changed()),
       gap: (id, ms) => this.record.onGap(id, ms),
-      ended: () => this.drained(),
+      ended: () => this.onDrained(),
     };
   }
 

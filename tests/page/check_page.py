@@ -198,7 +198,8 @@ async def test_page_does_not_interpret_markup_in_text() -> None:
 
 
 async def test_page_reconnects_after_connection_loss() -> None:
-    async with gateway() as server, Wire(server.http) as wire:
+    # too slow for all of the speech to have arrived when the connection is lost
+    async with gateway(FakeTalker(row_s=0.02)) as server, Wire(server.http) as wire:
         server.codec.is_ready = False
         async with talkwire_page(wire.http, connected=False) as shown:
             await shown.until_link("waiting")
@@ -213,6 +214,7 @@ async def test_page_reconnects_after_connection_loss() -> None:
             server.codec.is_ready = False  # delays the reconnection
             wire.cut()
             await shown.until_status("It did not work")
+            align(await shown.heard(), shown.chunks())
             await shown.until_link("waiting")
             assert await shown.tab.text("error-code") in ("connection_lost", "not_ready")
             server.codec.is_ready = True

@@ -187,6 +187,38 @@ test("why a speech failed is told when the connection is back, until the next sp
   pressStop();
 });
 
+for (const llm of [false, true])
+  test(`what arrived before the connection broke is heard (as an LLM: ${llm})`, async () => {
+    Object.assign(at("llm"), { checked: llm });
+    Object.assign(at("pace"), { value: "1" }); // the second word is not sent any more
+    const { socket, node } = await speak();
+    socket.sayAudio(0, 0, 0, 2400);
+    socket.refuse();
+    await settled();
+    assert.equal(at("stop").attributes["aria-disabled"], "false");
+    mock.timers.tick(1000);
+    await settled();
+    assert.deepEqual(node.told, ["chunk", "end"]);
+    node.say({ type: "drained", played: 2400, frame: 2560 });
+    await settled();
+    assert.equal(at("status").textContent, "It did not work.");
+    assert.equal(at("error-code").textContent, "connection_lost");
+  });
+
+test("Stop ends what is still heard after the connection broke", async () => {
+  const { socket, node } = await speak();
+  socket.sayAudio(0, 0, 0, 2400);
+  socket.refuse();
+  await settled();
+  mock.timers.tick(500); // the link tries again
+  pressStop();
+  node.say({ type: "stopped", played: 128, frame: 256 });
+  await settled();
+  assert.deepEqual(node.told.slice(0, 3), ["chunk", "end", "stop"]);
+  assert.equal(at("status").textContent, "It did not work.");
+  assert.equal(at("error-code").textContent, "connection_lost");
+});
+
 test("Stop undoes a press of Speak that has not come to anything yet", async () => {
   await openPage();
   press();
