@@ -151,14 +151,14 @@ async function whyNot(url, apiKey) {
       const why = `Something else answers in the server's place (HTTP ${answer.status}).`;
       return new TalkwireError("unreachable", why, { retryable: answer.status >= 500 });
     }
-    if (answer.ok) {
-      const locked = await whyLocked(url, apiKey);
-      if (locked) return locked;
-      const why = "The server is up but took no connection: it is full, or does not know this page.";
-      return new TalkwireError("refused", why, { retryable: true });
-    }
-    const why = phase === "draining" ? "The server is shutting down." : "The server is not ready yet.";
-    return new TalkwireError(phase === "draining" ? "draining" : "not_ready", why, { retryable: true });
+    const locked = await whyLocked(url, apiKey); // in every phase: no wait would help
+    if (locked) return locked;
+    const [code, why] = answer.ok
+      ? ["refused", "The server is up but took no connection: it is full, or does not know this page."]
+      : phase === "draining"
+        ? ["draining", "The server is shutting down."]
+        : ["not_ready", "The server is not ready yet."];
+    return new TalkwireError(code, why, { retryable: true });
   } catch {
     return new TalkwireError("unreachable", "No server answers.", { retryable: true });
   }
@@ -247,13 +247,11 @@ export class Client {
 
   /** Milliseconds to the server's dialect and back. Need not be awaited. */
   ping() {
-    const [id, began, pong] = [`p${++this._ids}`, performance.now(), deferred()];
-    try {
+    const [id, began] = [`p${++this._ids}`, performance.now()];
+    const pong = deferred((answer) => {
       this._send("ping", { id });
-      this._pings.set(id, pong);
-    } catch (error) {
-      pong.reject(error);
-    }
+      this._pings.set(id, answer);
+    });
     const measured = pong.promise.then(() => performance.now() - began);
     measured.catch(() => {}); // it is another promise than the pong's, and nobody may await it
     return measured;
@@ -395,14 +393,11 @@ export class Context {
 
   /** Has what is there spoken now; resolves when the last sample of it has come. Need not be awaited. */
   flush(flushId = `f${++this._client._ids}`) {
-    const done = deferred();
-    try {
+    const flush = deferred((done) => {
       this._send("context.flush", { flush_id: flushId });
       this._flushes.set(flushId, done);
-    } catch (error) {
-      done.reject(error);
-    }
-    return done.promise; // not of an async function: that is another, whose rejection would be uncaught
+    });
+    return flush.promise; // not of an async function: that is another, whose rejection would be uncaught
   }
 
   /** No more text will come. */
@@ -593,10 +588,16 @@ function tell(callback, value) {
   }
 }
 
-/** A promise with its ends outside; one that nobody awaits may be rejected in silence. */
-function deferred() {
+/**
+ * A promise with its ends outside; one that nobody awaits may be rejected in silence. `begin` is
+ * given it, and what that throws rejects it.
+ */
+function deferred(begin) {
   const made = {};
-  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
+  made.promise = new Promise((resolve, reject) => {
+    Object.assign(made, { resolve, reject });
+    begin?.(made);
+  });
   made.promise.catch(() => {});
   return made;
 }

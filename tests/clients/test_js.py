@@ -62,8 +62,9 @@ async def test_js_client_tests_pass_against_live_servers(tmp_path: Path) -> None
             tmp_path / "keys.json", entry("the-key", "acme"), entry("mute", "acme", "voices:write")
         )
         locked = await stack.enter_async_context(gateway(api_keys_file=keys))
+        starting = await stack.enter_async_context(gateway(api_keys_file=keys))
         holed = await stack.enter_async_context(fake_server(hole))
-        loading.codec.is_ready = False
+        loading.codec.is_ready = starting.codec.is_ready = False
         whole = np.concatenate([live.whole(sentence, 5) for sentence in SENTENCES])
         (tmp_path / "whole.f32").write_bytes(whole.astype("<f4").tobytes())
         await node_tests(
@@ -73,6 +74,7 @@ async def test_js_client_tests_pass_against_live_servers(tmp_path: Path) -> None
             LOADING=loading.url,
             CROWDED=crowded.url,
             LOCKED=locked.url,
+            LOCKED_LOADING=starting.url,
             HOLE=holed,
             GONE="ws://127.0.0.1:9/v1/tts/stream",
             WHOLE=str(tmp_path / "whole.f32"),

@@ -12,7 +12,7 @@ import {
   TalkwireError,
 } from "../../../clients/js/talkwire.js";
 
-const { LIVE, BUSY, LOADING, CROWDED, HOLE, GONE, LOCKED, WHOLE } = process.env;
+const { LIVE, BUSY, LOADING, CROWDED, HOLE, GONE, LOCKED, LOCKED_LOADING, WHOLE } = process.env;
 const TEXT = "A sentence to say. And a second one, which is longer than the first.";
 const LONG = "This sentence is one of very many sentences that follow each other. ".repeat(40);
 const EXACT = { chunking: { lookahead_frames: 3 }, sampling: { seed: 5 } };
@@ -266,7 +266,9 @@ test("a key opens what asks for one, and a wrong one is told", async () => {
   assert.ok(samples > 0);
   client.close();
   for (const apiKey of [undefined, "another", "not a token"])
-    await assert.rejects(connect(LOCKED, { apiKey }), withCode("unauthorized"));
+    for (const url of [LOCKED, LOCKED_LOADING])
+      await assert.rejects(connect(url, { apiKey }), withCode("unauthorized"));
+  await assert.rejects(connect(LOCKED_LOADING, { apiKey: "the-key" }), withCode("not_ready"));
   await assert.rejects(connect(LOCKED, { apiKey: "mute" }), (error) => {
     assert.deepEqual([error.code, error.retryable], ["forbidden", false]);
     return true;
