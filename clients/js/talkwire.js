@@ -192,8 +192,7 @@ export class Client {
     this._handles = new Map();
     this._pings = new Map();
     this._ids = 0;
-    this._lost = null;
-    this._refusal = null;
+    this._lost = this._refusal = null;
     this._greeted = deferred();
     socket.binaryType = "arraybuffer";
     socket.addEventListener("message", (event) => this._onData(event.data));
@@ -305,17 +304,16 @@ export class Client {
       case "pong":
         this._pings.get(message.id)?.resolve();
         return this._pings.delete(message.id);
-      case "error":
-        return this._onError(new TalkwireError(message.code, message.message, message), context);
+      case "error": {
+        const error = new TalkwireError(message.code, message.message, message);
+        if (context) context._onError(error);
+        else if (error.contextId === null) this._refusal = error; // told, should the socket close now
+        return;
+      }
       case "context.created":
         this._handles.set(message.handle, context);
     }
     context?._onMessage(message);
-  }
-
-  _onError(error, context) {
-    if (context) context._onError(error);
-    else if (error.contextId === null) this._refusal = error; // told, should the socket close now
   }
 
   _onClose(event) {
@@ -357,10 +355,7 @@ export class Context {
     const rate = TELEPHONE_RATES[this.encoding] ?? client.session.sample_rate;
     this.sampleRate = create.audio?.sample_rate ?? rate; // until the server tells
     this.delaySamples = 0; // what an Opus decoder gives before the first sample of audio
-    this.handle = null;
-    this.metrics = null;
-    this.reason = null;
-    this.cancelled = null;
+    this.handle = this.metrics = this.reason = this.cancelled = null;
     this.errors = [];
     this.words = [];
     this._client = client;
@@ -477,10 +472,7 @@ export class Context {
     this._chunks.push(chunk);
     this._unread += bytes.length;
     this._wake?.();
-    if (this._unread > MAX_UNREAD_BYTES) this._overrun();
-  }
-
-  _overrun() {
+    if (this._unread <= MAX_UNREAD_BYTES) return;
     this.cancel().catch(() => {});
     this._settle(new TalkwireError("slow_reader", "The audio was not read; the context was cancelled."));
   }
