@@ -360,7 +360,7 @@ export class Context {
     this.words = [];
     this._client = client;
     this._callbacks = callbacks;
-    this._flushes = new Map();
+    this._flushes = []; // in the order of the server's answers
     this._chunks = [];
     this._unread = 0;
     this._wake = null;
@@ -390,7 +390,7 @@ export class Context {
   flush(flushId = `f${++this._client._ids}`) {
     const flush = deferred((done) => {
       this._send("context.flush", { flush_id: flushId });
-      this._flushes.set(flushId, done);
+      this._flushes.push(Object.assign(done, { id: flushId }));
     });
     return flush.promise; // not of an async function: that is another, whose rejection would be uncaught
   }
@@ -490,9 +490,11 @@ export class Context {
         if (this._discarding) return;
         this.words.push(...message.words);
         return tell(this._callbacks.onWords, message.words);
-      case "flush.done":
-        this._flushes.get(message.flush_id)?.resolve();
-        return this._flushes.delete(message.flush_id);
+      case "flush.done": {
+        const at = this._flushes.findIndex(({ id }) => id === message.flush_id);
+        if (at >= 0) this._flushes.splice(at, 1)[0].resolve();
+        return;
+      }
       case "context.cancelled": // its metrics are still to come
         this.cancelled = message;
         this._discard();
@@ -537,7 +539,7 @@ export class Context {
     else this._finished.resolve(this);
     this._opened.reject(error);
     this._stopped.resolve();
-    for (const flush of this._flushes.values()) flush.reject(error ?? closed());
+    for (const flush of this._flushes) flush.reject(error ?? closed());
     this._wake?.();
   }
 }

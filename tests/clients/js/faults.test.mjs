@@ -333,3 +333,20 @@ test("the id of a cancelled context is free as soon as the cancel was answered",
     socket.say({ type: "context.done", context_id: "a", reason: "complete" });
   }
 });
+
+test("flushes of one id are done in the order in which they were asked for", async () => {
+  const { client, socket } = await open();
+  const context = await client.createContext();
+  const done = [];
+  const flushes = [1, 2].map((number) => context.flush("f").then(() => done.push(number)));
+  for (const number of [1, 2]) {
+    socket.say({ type: "flush.done", context_id: context.id, flush_id: "f" });
+    await flushes[number - 1];
+    assert.deepEqual(done, [1, 2].slice(0, number));
+  }
+  socket.say({ type: "flush.done", context_id: context.id, flush_id: "f" }); // of none
+  const last = context.flush("g");
+  socket.say({ type: "flush.done", context_id: context.id, flush_id: "f" });
+  client.close();
+  await assert.rejects(last, { code: "connection_lost" });
+});
