@@ -414,7 +414,7 @@ export class Context {
   /** Tells the server how many samples of this context the listener has heard in all. */
   reportPlayed(samples) {
     if (this._over || this._discarding) return; // after a cancel it would be refused
-    this._send("playback", { played_samples: samples });
+    this._send("playback", { played_samples: Math.max(0, Math.floor(samples)) });
   }
 
   /** Stops now; no audio is delivered from here on. Null: it was over already. `playedMs` below 0 is 0. */

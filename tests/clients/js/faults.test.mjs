@@ -350,3 +350,10 @@ test("flushes of one id are done in the order in which they were asked for", asy
   client.close();
   await assert.rejects(last, { code: "connection_lost" });
 });
+
+test("playback is reported in whole samples", async () => {
+  const { client, socket } = await open();
+  const context = await client.createContext();
+  for (const samples of [1.5 * 4801, -3]) context.reportPlayed(samples); // a clock's time, say
+  assert.deepEqual(socket.sent.slice(1).map((message) => message.played_samples), [7201, 0]);
+});
