@@ -257,6 +257,36 @@ async def test_context_id_that_no_answer_could_name_is_refused(context_id: Any) 
     assert Client().speak("Hello.", context_id="é" * 128).context_id == "é" * 128
 
 
+async def test_wait_flushed_waits_for_every_flush_of_its_id() -> None:
+    answer = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        done = protocol.FlushDone(create.context_id, "mine")
+        for _ in range(2):
+            await peer.expect(protocol.ContextFlush)
+        await peer.say(done, protocol.FlushDone(create.context_id, "other"))
+        await answer.wait()
+        await peer.say(done)
+        await peer.expect(protocol.ContextFlush)
+        await peer.say(done)
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        await speech.flush("mine")
+        waiting = asyncio.create_task(speech.wait_flushed("mine"))
+        await asyncio.sleep(0)
+        await speech.flush("mine")
+        assert await speech.wait_flushed("other")
+        assert not waiting.done()
+        answer.set()
+        assert await waiting
+        await speech.flush("mine")
+        assert await speech.wait_flushed("mine")
+        await speech.end()
+
+
 @pytest.mark.parametrize("flush_id", ["x" * 129, 7, b"x"])
 async def test_flush_id_that_no_answer_could_name_is_refused(flush_id: Any) -> None:
     async def script(peer: Peer) -> None:

@@ -254,7 +254,7 @@ class Client:
         earlier = self._speeches.get(speech.context_id)
         if earlier is not None and earlier.cancelled is not None:  # only its metrics are missing
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(earlier._wait_forgotten(), CANCEL_TIMEOUT_S)
+                await asyncio.wait_for(earlier._wait(earlier._forgotten), CANCEL_TIMEOUT_S)
         if speech.context_id in self._speeches:
             raise ValueError(f"context id in use: {speech.context_id}")
         self._speeches[speech.context_id] = speech

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypedDict
@@ -30,8 +31,7 @@ _MAX_ID_CHARS = 128
 _WRAP = 1 << 32
 #: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
 _CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
-_TELEPHONE_RATE = 8000
-_OPUS_PACKET_MS = 20
+_TELEPHONE_RATE, _OPUS_PACKET_MS = 8000, 20
 
 OnWords = Callable[[Sequence[wire.Word]], None]
 
@@ -226,7 +226,8 @@ class Speech:
         self._entered = False
         self._feeding: asyncio.Task[None] | None = None
         self._flush_ids = itertools.count(1)
-        self._flushes: dict[str, asyncio.Event] = {}
+        self._flushes: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._unflushed = Counter[str]()  # an id may be that of several flushes
         self._answered = asyncio.Event()
         self._refusal: ClientError | None = None
         self._over = asyncio.Event()
@@ -312,7 +313,9 @@ class Speech:
         self._check_entered()
         flush_id = flush_id or f"f{next(self._flush_ids)}"
         _check_id(flush_id, "flush")
-        self._flushes[flush_id] = asyncio.Event()
+        self._unflushed[flush_id] += 1
+        if self._flushes[flush_id].is_set():
+            self._flushes[flush_id] = asyncio.Event()
         await self._connection.send(wire.ContextFlush(self.context_id, flush_id))
         return flush_id
 
@@ -323,7 +326,7 @@ class Speech:
             False if the speech ended before.
         """
         self._check_entered()
-        flushed = self._flushes.setdefault(flush_id, asyncio.Event())
+        flushed = self._flushes[flush_id]
         waits = [asyncio.ensure_future(event.wait()) for event in (flushed, self._over)]
         self._waiters += 1
         try:
@@ -503,7 +506,9 @@ class Speech:
                 self._chunks.end(error)
 
     def _on_flush_done(self, flush_id: str) -> None:
-        self._flushes.setdefault(flush_id, asyncio.Event()).set()
+        self._unflushed[flush_id] -= 1
+        if self._unflushed[flush_id] <= 0:
+            self._flushes[flush_id].set()
 
     def _on_done(self, done: wire.ContextDone) -> None:
         self.done = done
@@ -526,9 +531,6 @@ class Speech:
             self._refusal = error
             self._answered.set()
         self._chunks.end(error)
-
-    async def _wait_forgotten(self) -> None:
-        await self._wait(self._forgotten)
 
     # -- internal
 
@@ -560,7 +562,7 @@ class Speech:
                 cancelled_before = self._cancelling is not None
                 await self.cancel()
                 if not cancelled_before:  # a caller who cancelled did not ask for this wait
-                    await self._wait_forgotten()
+                    await self._wait(self._forgotten)
 
     async def _send_cancel(self, played_ms: float | None) -> None:
         """Send a cancel, but only once, since a second one would be refused.
