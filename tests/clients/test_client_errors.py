@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+import talkwire_client.client
 import talkwire_client.speech
 from talkwire_client import protocol
 from talkwire_client.client import Client
@@ -576,3 +577,17 @@ async def test_text_ends_when_speech_takes_no_more() -> None:
     ):
         with pytest.raises(ServerError, match="text_too_long"):
             await drain(speech)
+
+
+async def test_reason_for_which_client_closes_connection_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.open_context()
+        await peer.audio(0, bytes(2000))
+
+    monkeypatch.setattr(talkwire_client.client, "_MAX_MESSAGE_BYTES", 1000)
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        with pytest.raises(ConnectionLostError, match="exceeds limit of 1000 bytes") as caught:
+            await drain(speech)
+        assert caught.value.code is None

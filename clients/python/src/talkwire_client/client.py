@@ -385,8 +385,8 @@ async def _wait_for_room(
 
 
 def _connection_lost(error: ConnectionClosed) -> ConnectionLostError:
-    close = error.rcvd
-    return ConnectionLostError(close.code if close else None, close.reason if close else "")
+    told = error.rcvd or error.sent  # why this side closed it, such as a ping timeout
+    return ConnectionLostError(error.rcvd.code if error.rcvd else None, told.reason if told else "")
 
 
 def _decode(data: str) -> wire.ServerMessage | None:
