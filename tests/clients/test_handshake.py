@@ -274,3 +274,8 @@ async def test_wrong_or_missing_greeting_is_protocol_error(first: str | bytes | 
     async with fake_server(script, greet=False) as url:
         with pytest.raises(ProtocolError):
             await _connect(url, 10 if first is not None else 0.2)
+
+
+async def test_ssl_context_for_address_without_tls_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="ssl_context is for wss:// only"):
+        await _connect("ws://127.0.0.1:9", ssl_context=ssl.create_default_context())

@@ -133,6 +133,7 @@ class Client:
             ConnectionLostError: The server closed the connection at once.
             ProtocolError: It is not a Talkwire server.
             RuntimeError: The client has connected before.
+            ValueError: There is an ``ssl_context``, and the address is not a ``wss://`` one.
         """
         if self._socket is not None:
             raise RuntimeError("a client connects once; make another one")
@@ -436,6 +437,8 @@ async def _open_socket(
         uri = parse_uri(address)
     except (InvalidURI, ValueError) as error:  # an invalid port or host
         raise NoServerError(f"not a WebSocket address: {url}") from error
+    if ssl_context is not None and not uri.secure:  # websockets would name another argument
+        raise ValueError(f"ssl_context is for wss:// only, and the address is {url}")
     tls: dict[str, Any] = {} if ssl_context is None else {"ssl": ssl_context}
     opening: _Connect | None = None
     try:
