@@ -430,6 +430,40 @@ async def test_wrong_key_does_not_block_turns() -> None:
         await say_for_good(TalkwireTTSService(url=url, api_key="wrong", stop_frame_timeout_s=3600))
 
 
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("ws://127.0.0.1:{port}", []),
+        ("wss://localhost:{port}", []),
+        ("wss://speech.invalid", [b"CONNECT speech.invalid:443 HTTP/1.1"]),
+    ],
+)
+async def test_proxy_of_environment_is_used_for_tls_to_other_machines(
+    url: str, asked: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with (
+        await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy,
+        serve(Script().converse, "127.0.0.1", 0) as server,
+    ):
+        address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, address)
+        port = next(iter(server.sockets)).getsockname()[1]
+        tts = TalkwireTTSService(url=url.format(port=port))
+        await tts._connect_websocket()
+        await tts._disconnect_websocket()
+    assert lines == asked
+
+
 async def test_unknown_greeting_is_reported_as_error() -> None:
     script = Script({"type": "welcome"})
     async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:

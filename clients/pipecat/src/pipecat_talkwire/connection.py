@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import ipaddress
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from loguru import logger
 from pipecat.processors.frame_processor import FrameProcessorSetup
@@ -181,6 +183,7 @@ class TalkwireConnection(WebsocketTTSService):
                 additional_headers=self._headers,
                 max_size=_MAX_MESSAGE_BYTES,
                 compression=None,
+                proxy=_proxy(self._url),
             )
             self._on_greeting(await _greeting(socket))
             self._websocket = socket
@@ -229,6 +232,19 @@ class TalkwireConnection(WebsocketTTSService):
             raise ConnectionError("not connected")
         socket: ClientConnection = self._websocket
         return socket
+
+
+def _proxy(url: str) -> Literal[True] | None:
+    """Return websockets' option to use the proxy that the environment names, if any: for TLS to
+    other machines, since a proxy of a company reaches neither this machine nor its network.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost" or host.endswith(".localhost")
+    return True if parts.scheme == "wss" and not is_here else None
 
 
 async def _greeting(socket: ClientConnection) -> wire.Server:

@@ -73,7 +73,8 @@ class TalkwireTTSService(TalkwireConnection):
         """Initialize the service; it connects when the pipeline is set up.
 
         Args:
-            url: The server's address.
+            url: The server's address. For ``wss://`` to another machine, the proxy in
+                ``HTTPS_PROXY`` is used unless ``NO_PROXY`` has the host.
             api_key: Sent as a bearer token, if given.
             sample_rate: Of the audio, in Hz: 8000, 16000, 22050, 24000, 32000, 44100 or
                 48000. The pipeline's own if None.
