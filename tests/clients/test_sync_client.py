@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from talkwire_client import protocol
-from talkwire_client.errors import ConnectionLostError, NoServerError, ServerError
+from talkwire_client.errors import ClientError, ConnectionLostError, NoServerError, ServerError
 from talkwire_client.protocol import AudioFlags
-from talkwire_client.sync_client import SyncClient, SyncSpeech, _iterate_in_thread
+from talkwire_client.sync_client import SyncClient, SyncSpeech, _iterate_in_thread, _LoopThread
 from tests.clients.fake_server import Peer, Script, cancelled, fake_server, metrics, speak_between
 
 
@@ -455,3 +456,41 @@ def test_sync_wait_flushed_returns_true_after_flush() -> None:
         assert speech.wait_flushed(speech.flush())
         speech.end()
         assert speech.read() == b""
+
+
+def test_call_while_the_client_is_being_closed_ends() -> None:
+    """The loop still runs then, to close what is open on it, but no longer for new work."""
+    loop = _LoopThread()
+    closing, ended = threading.Event(), asyncio.Event()
+    endless = asyncio.Event()
+
+    async def open_on_loop() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            closing.set()
+            await ended.wait()
+
+    async def begin() -> None:
+        await anext(opened)
+
+    async def work() -> None:
+        ended.set()
+        await endless.wait()
+
+    def call() -> None:
+        assert closing.wait(30)
+        try:
+            loop.run(work())
+        except ClientError as error:
+            failures.put(error)
+            assert loop._loop is not None
+            loop._loop.call_soon_threadsafe(ended.set)
+
+    opened = open_on_loop()
+    loop.start()
+    loop.run(begin())
+    failures: queue.Queue[ClientError] = queue.Queue()
+    threading.Thread(target=call, daemon=True).start()
+    loop.stop()
+    assert isinstance(failures.get(timeout=30), ConnectionLostError)

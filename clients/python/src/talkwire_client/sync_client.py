@@ -243,7 +243,8 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        self._stopping: asyncio.Event | None = None  # None again once it is to stop
+        self._submitting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process_id = os.getpid()
 
@@ -262,9 +263,10 @@ class _LoopThread:
         started.wait()
 
     async def _serve(self, started: threading.Event) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = stopping = asyncio.Event()
         started.set()
-        await self._stopping.wait()
+        await stopping.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and wait for it. An interrupt here cancels it there.
@@ -284,11 +286,11 @@ class _LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("on_words cannot wait for the client; call it from another thread")
-        try:
+        with self._submitting:
+            if self._stopping is None or self._loop.is_closed():
+                work.close()
+                raise closed
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise closed from None
         try:
             return future.result()
         except CancelledError:
@@ -300,7 +302,9 @@ class _LoopThread:
     def stop(self) -> None:
         """Stop the loop, and cancel everything that still runs on it."""
         if self._loop is not None and self._stopping is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            with self._submitting:  # work that came later would never run, nor be cancelled
+                self._loop.call_soon_threadsafe(self._stopping.set)
+                self._stopping = None
             self._thread.join()
             self._thread = None
 
