@@ -129,4 +129,5 @@ def _refuse_page(request: Request) -> Response | None:
     """Refuse requests of web pages, which a browser lets POST to any host; they have an Origin."""
     if "origin" not in request.headers:
         return None
-    return TABLE.refuse(RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this."))
+    error = RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this.")
+    return refusal(request.app.state.runtime, error, TABLE)

@@ -108,10 +108,9 @@ class OriginGuard:
             websocket = WebSocket(scope, receive, send)
             headers, allowed = websocket.headers, self._runtime.settings.allowed_origins
             if not is_allowed(headers.getlist("origin"), headers.get("host"), allowed):
-                self._runtime.metrics.on_error(ErrorCode.FORBIDDEN_ORIGIN)
                 message = "Pages of this origin may not connect; see the setting allowed_origins."
                 error = RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)
-                await websocket.send_denial_response(TABLE.refuse(error))
+                await websocket.send_denial_response(refusal(self._runtime, error, TABLE))
                 return
         await self._app(scope, receive, send)
 

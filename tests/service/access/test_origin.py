@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import nullcontext
 
 import pytest
@@ -134,10 +135,17 @@ async def test_handshake_from_foreign_origin_gets_403_with_code() -> None:
             assert origin not in (response.body or b"").decode()
 
 
-async def test_foreign_origin_is_refused_on_every_path() -> None:
+async def test_foreign_origin_is_refused_and_logged_on_every_path(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     async with gateway() as server:
         for path in ("/v1/tts/stream", "/v1/audio/speech/stream", "/nowhere"):
             url = server.http.replace("http", "ws") + path
             with pytest.raises(InvalidStatus) as refused:
                 await connect(url, origin=Origin("https://foe.org"))
-            assert refused.value.response.status_code == 403
+            response = refused.value.response
+            assert response.status_code == 403
+            request_id = response.headers["x-request-id"]
+            told = [r for r in caplog.records if getattr(r, "request_id", None) == request_id]
+            assert [getattr(r, "code", None) for r in told] == ["forbidden_origin"]

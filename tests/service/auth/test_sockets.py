@@ -415,6 +415,7 @@ async def test_admin_drain_refuses_foreign_origin() -> None:
                 method, "/admin/drain", headers={"Origin": "http://x.example"}
             )
             assert (page.status_code, page.json()["error"]["code"]) == (403, "forbidden_origin")
+            assert page.headers["x-request-id"]
         assert server.runtime.is_ready
 
 
