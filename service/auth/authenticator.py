@@ -15,10 +15,11 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from service.auth.caller import ANYBODY, Caller, network_of
@@ -139,8 +140,10 @@ class Failures:
         return 0.0
 
 
-#: Interval of checks for a changed file; SIGHUP triggers one at once.
-_RELOAD_S = 2.0
+#: Interval of checks for a changed file; SIGHUP triggers one at once. A check that takes more than
+#: the second number of seconds hangs.
+_RELOAD_S, _HANG_S = 2.0, 10.0
+_Read = TypeVar("_Read")
 #: Inode, time and size. In a Kubernetes volume the inode changes, elsewhere the time.
 _State = tuple[int, int, int]
 
@@ -235,16 +238,26 @@ class Authority:
                 await asyncio.wait_for(self._asked.wait(), _RELOAD_S)
             was_asked = self._asked.is_set()
             self._asked.clear()
-            state = await asyncio.to_thread(_state, self._path)
+            state = await self._in_thread(_state, self._path)
             is_new = was_asked or state != self._state
             # a failure may have been of the system, or of permissions, which are not in the state
             if is_new or not self.is_current:
                 self._state = state
                 await self._reload(self._path, is_new)
 
+    async def _in_thread(self, read: Callable[[Path], _Read], path: Path) -> _Read:
+        """Call ``read`` in a thread. A file system that hangs is a fault until it responds."""
+        reading = asyncio.create_task(asyncio.to_thread(read, path))
+        done, _ = await asyncio.wait({reading}, timeout=_HANG_S)
+        fault = f"the file system of {path} does not respond"
+        if not done and self._fault != fault:
+            self._fault = fault
+            log.error("the file of keys was not taken: %s", fault)
+        return await reading
+
     async def _reload(self, path: Path, is_new: bool) -> None:
         try:
-            content = await asyncio.to_thread(read_keys, path)
+            content = await self._in_thread(read_keys, path)
         except KeyFileError as error:
             if is_new or str(error) != self._fault:
                 log.error("the file of keys was not taken: %s", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from service.auth.keys import (
     revoke,
 )
 from tests.service.auth.keyring import entry, write_keys
+from tests.service.live import until
 
 
 def test_key_file_behind_symlink_is_changed(tmp_path: Path) -> None:
@@ -66,6 +68,38 @@ async def test_key_file_is_read_again_until_it_can_be_read(
     assert authority.is_current
     assert authority.admit("new", Scope.SPEAK, "192.0.2.1").key_id == "key_new"
     assert sum("was not taken" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("step", ["_state", "read_keys"])
+async def test_key_file_on_hanging_file_system_is_not_current_until_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
+    authority = Authority(file)
+    may_answer, work = threading.Event(), getattr(authenticator, step)
+
+    def hang(path: Path) -> object:
+        may_answer.wait()
+        return work(path)
+
+    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
+    monkeypatch.setattr(authenticator, "_HANG_S", 0.01)
+    monkeypatch.setattr(authenticator, step, hang)
+    write_keys(file, entry("new", "acme"), entry("newer", "acme"))
+    watching = asyncio.create_task(authority.watch())
+    try:
+        await until(lambda: not authority.is_current)
+        assert authority.key_count == 1
+        monkeypatch.setattr(authenticator, "_HANG_S", 60)
+        may_answer.set()
+        await until(lambda: authority.is_current)
+        assert authority.key_count == 2
+    finally:
+        may_answer.set()
+        watching.cancel()
+    faults = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert len(faults) == 1
+    assert f"{file} does not respond" in faults[0]
 
 
 def test_pipe_in_place_of_key_file_is_refused_at_once(tmp_path: Path) -> None:
