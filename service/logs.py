@@ -63,7 +63,8 @@ class ConsoleFormatter(logging.Formatter):
         message = _printable(record.getMessage())
         line = f"{clock} {record.levelname.lower():7} {message} {extra}".rstrip()
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            traceback = self.formatException(record.exc_info).split("\n")
+            line = "\n".join((line, *map(_printable, traceback)))
         return line
 
 

@@ -41,6 +41,17 @@ def test_console_formatter_escapes_control_characters() -> None:
     assert "é" in line
 
 
+def test_console_formatter_escapes_control_characters_of_exceptions() -> None:
+    made = record()
+    try:
+        raise ValueError("one\x1b[2J\r\ntwo")
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    lines = ConsoleFormatter().format(made).split("\n")
+    assert lines[-2:] == ["ValueError: one\\x1b[2J\\r", "two"]
+    assert all(map(str.isprintable, lines))
+
+
 def pipe() -> tuple[int, TextIO]:
     reading, writing = os.pipe()
     return reading, os.fdopen(writing, "w")
