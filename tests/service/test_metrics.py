@@ -29,7 +29,7 @@ from streaming.protocol.binary import AudioHeader
 from streaming.report import ContextReport
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import entry, write_keys
-from tests.service.live import SPEC, client, gateway
+from tests.service.live import SPEC, client, gateway, until
 from tests.service.scraping import scrape, value
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
@@ -261,6 +261,20 @@ async def test_refused_handshakes_are_counted_by_error_code() -> None:
     assert value(after, "tts_ready") == 0
     assert value(after, "tts_worker_up", worker="codec") == 0
     assert value(after, "tts_worker_up", worker="talker") == 1
+
+
+async def test_socket_that_failed_with_1009_counts_as_1000() -> None:
+    async with gateway(max_message_bytes=1024) as server:
+        async with connect(server.url) as socket:
+            await socket.send("x" * 1025)
+            await socket.wait_closed()
+        assert socket.close_code == 1009
+        await until(lambda: not server.runtime.connections)
+        after = await scrape(server)
+    closed = {
+        labels: n for (name, labels), n in after.items() if name == "tts_ws_close_total" and n
+    }
+    assert closed == {frozenset({("code", "1000")}): 1}
 
 
 async def test_metrics_show_worker_restarts_and_draining() -> None:
