@@ -262,7 +262,7 @@ class _SpeakDialect(Dialect):
             self.give_up(idle_timeout("socket"), CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
-        self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."))
+        self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."), counted=False)
 
     def render_error(self, error: TalkwireError) -> str:
         count_error(self.runtime, error, self._request_id, NAME)
@@ -368,9 +368,10 @@ class _SpeakDialect(Dialect):
         number, self._sequence = self._sequence, self._sequence + 1
         return json.dumps({"type": kind, "sequence_id": number})
 
-    def _warn(self, error: TalkwireError) -> None:
-        """Send a warning; the socket stays open."""
-        count_error(self.runtime, error, self._request_id, NAME)
+    def _warn(self, error: TalkwireError, *, counted: bool = True) -> None:
+        """Send a warning; the socket stays open. One that announces a drain is no error."""
+        if counted:
+            count_error(self.runtime, error, self._request_id, NAME)
         message = TABLE.message(error)
         fields = {"code": _code(error), "description": message, "warn_msg": message}
         self.socket.send(json.dumps({"type": "Warning", **fields}))

@@ -117,6 +117,8 @@ async def test_drain_lets_turn_finish() -> None:
         assert talk.audio == s16(server.whole(TEXTS[1]))
         assert await talk.closed() == 1001
         await draining
+        told = server.runtime.metrics.render().decode()
+        assert 'tts_errors_total{code="draining"} 0.0' in told
 
 
 @pytest.mark.parametrize(
