@@ -39,7 +39,7 @@ _LETTERS = (
 _DIGITS = (*addresses.RULES, *names.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
 _SIGNS = (ranges.RANGE, addresses.ROOTED, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
 _BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
-_BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules(_SIGNS)
+_BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules((signs.SPACE, *_SIGNS))
 
 
 @dataclass(frozen=True, slots=True)

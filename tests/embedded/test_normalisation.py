@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import embedded.text
 from embedded.normalisation import lexicon, units
+from embedded.normalisation.rules import Rules
 from embedded.text import normalise
 from streaming.segmenter import Segmenter, SegmentSettings, is_abbreviation, may_go_on
 from talker.text_front_end import spoken_lengths
@@ -43,6 +45,13 @@ def test_dash_between_amounts_of_same_kind_is_read_as_to(
     ends = [form.format(number) for number in (low, high)]
     first, last = map(_said, ends)
     assert _said(dash.join(ends)) == f"{first.rstrip('.')} to {last}"
+
+
+def test_no_other_rule_reads_a_space_before_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [normalise(source) for source in _SOURCES]
+    slow = Rules(embedded.text._SIGNS)
+    monkeypatch.setattr(embedded.text, "_BY_SIGN", slow)
+    assert [normalise(source) for source in _SOURCES] == said
 
 
 _DAYS = ["Monday", "Tuesday", "Saturday", "Mon", "Tues", "Thurs", "Fri", "Sun"]
