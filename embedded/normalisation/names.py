@@ -35,6 +35,8 @@ _CHESS = re.compile(
     r"\b(?:[KQRBN][a-h]?x?[a-h][1-8]\b|[a-h]x[a-h][1-8]\b|\d{1,2}\.{1,3}\s?[a-h][1-8]\b|O-O|White\b"
     r"|Black\b|[Cc]hess|[Kk]night|[Bb]ishop|[Rr]ook|[Pp]awn|[Cc]heckmate)"
 )
+#: Before "Nf3", which is a code and no move.
+_CODE = re.compile(rf"(?i)\b(?:code|{HAS_NUMBER})\s(?:(?:number\s)?is\s)?$")
 #: How a move begins as an element, a chord or a square does.
 _AMBIGUOUS = words_of("Ba Be Ra Re Rb Nb Nd Ne Bb") | {
     f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"
@@ -89,6 +91,8 @@ def _each_part(written: str) -> str:
 
 def _move(match: Match) -> Reading:
     """ "Nf3", "exd4", "Qxe8+", "e8=Q" in chess."""
+    if _CODE.search(before(match)):
+        return None
     is_sure = match["takes"] or match["file"] or match["new"] or match[0][:2] not in _AMBIGUOUS
     if not (is_sure or _CHESS.search(before(match)) or _CHESS.search(after(match))):
         return None
@@ -197,7 +201,7 @@ def _meter(match: Match) -> Reading:
 #: For names that begin with letters.
 LETTERS: tuple[Rule, ...] = (
     Rule(
-        rf"(?:(?:{_ELEMENT}|[HCNOSPKFI])\d{{0,2}}){{2,10}}(?![A-Za-z0-9])"
+        rf"(?:(?:{_ELEMENT}|[HCNOSPKFI])\d{{0,2}}){{2,10}}(?![A-Za-z0-9]|'s)"
         rf"|(?:{_ELEMENT})(?=[²³]?[+⁻](?!\w))",
         _compound,
         behind=r"[^A-Za-z]?",

@@ -6,6 +6,7 @@ import re
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before
+from embedded.normalisation.lexicon import HAS_NUMBER
 from embedded.normalisation.rules import Match, Reading, Rule
 from embedded.normalisation.words import read_mixed, read_word, spell
 
@@ -18,6 +19,8 @@ _MOST_KEY_RUNS = 8
 _COMMITTED = re.compile(
     r"\b(?:[Cc]ommit|[Hh]ash|SHA|[Rr]evision|checkout|revert|cherry-pick)\s[`\"'(]{0,2}$"
 )
+#: Before "#4a5b6c", which is the number of an order and no color.
+_NUMBERED = re.compile(rf"(?i)\b(?:{HAS_NUMBER}|bug|issue|item)\.?\s$")
 #: Words before a number whose digits are read one by one.
 _NAMED_CODE = re.compile(
     r"(?i)\b(?:(?:code|pin|passcode|otp|zip|cvv|cvc)(?:\s(?:code|number|no\.))?(?:\sis|:|\sof)?"
@@ -147,7 +150,8 @@ def _commit(match: Match) -> Reading:
         return None
     if not color and not _COMMITTED.search(before(match)):
         return None
-    return ["hash", _each(match[0][1:])] if color else [_each(match[0])]
+    mark = "number" if _NUMBERED.search(before(match)) else "hash"
+    return [mark, _each(match[0][1:])] if color else [_each(match[0])]
 
 
 def _address_of_coins(match: Match) -> Reading:
