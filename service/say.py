@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -159,8 +160,11 @@ async def _failures() -> AsyncIterator[None]:
     try:
         yield
     except NoServerError as error:
-        # without an OSError, the address was not even tried
-        hint = "; start one with 'talkwire serve'" if isinstance(error.__cause__, OSError) else ""
+        cause, hint = error.__cause__, ""
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            hint = "; SSL_CERT_FILE names the certificates to trust"
+        elif isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+            hint = "; start one with 'talkwire serve'"
         raise SayError(f"{error}{hint}", Exit.NO_SERVER) from error
     except (RefusedError, ServerError) as error:
         raise SayError(str(error), Exit.REFUSED) from error

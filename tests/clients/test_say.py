@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import ssl
 import struct
 import wave
 from pathlib import Path
@@ -170,6 +172,18 @@ async def test_say_suggests_no_start_for_an_address_that_is_not_a_websockets() -
     with pytest.raises(SayError, match=r"not a WebSocket address: http://x:8000$") as caught:
         await run_say("Hi.", "http://x:8000")
     assert caught.value.exit_code == 3
+
+
+async def test_say_names_how_to_trust_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def distrust(*_: object, **_options: object) -> None:
+        error = ssl.SSLCertVerificationError()
+        error.verify_message = "self-signed certificate"
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", distrust)
+    with pytest.raises(SayError, match=r"self-signed certificate; SSL_CERT_FILE") as caught:
+        await run_say("Hi.", "wss://127.0.0.1:1/")
+    assert "talkwire serve" not in str(caught.value)
 
 
 async def test_say_exit_code_depends_on_error(tmp_path: Path) -> None:
