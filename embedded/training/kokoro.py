@@ -63,7 +63,8 @@ def fetch(folder: Path) -> None:
         try:
             whole += (importlib.resources.files(package) / "part.bin").read_bytes()
         except ModuleNotFoundError as error:
-            raise NoTeacher(f"no package {package}: requirements/training.txt has it") from error
+            where = "embedded/training/requirements.txt"
+            raise NoTeacher(f"no package {package}: {where} has it") from error
     model = onnx.load_from_string(whole)
     durations = _durations_of(model)
     known = {value.name for value in model.graph.value_info}

@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("voice-work"), help="training's folder")
     parser.add_argument("--voices", type=Path, default=Path("kokoro-voices"), help="of styles")
+    parser.add_argument(
+        "--from", type=Path, dest="start", metavar="CHECKPOINT", help="has gains if --work has none"
+    )
     parser.add_argument("--out", type=Path, required=True, help="a folder for the recordings")
     parser.add_argument(
         "--sentences", type=Path, default=Path(__file__).parents[1] / "held_out.txt"
@@ -54,11 +57,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     texts = [line for line in options.sentences.read_text(encoding="utf-8").splitlines() if line]
     count = min(options.count or len(texts), len(texts))
     chosen = [texts[at * len(texts) // count] for at in range(count)]
-    gains = json.loads((options.work / "gains.json").read_text(encoding="utf-8"))
-    teacher = kokoro.Teacher(options.work / "teacher", options.voices)
-    for voice in speech.NAMED:
-        recite(options.out, voice, chosen, teacher, gains[voice])
-        print(voice, file=sys.stderr, flush=True)
+    files = [options.work / "gains.json"]
+    if options.start:
+        files.append(options.start / speech.KEPT_GAINS)
+    file = next((one for one in files if one.exists()), None)
+    if file is None:
+        parser.error(f"no {files[-1]} with the voices' gains; try --from embedded/checkpoint")
+    gains = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        kokoro.fetch(options.work / "teacher")
+        teacher = kokoro.Teacher(options.work / "teacher", options.voices)
+        for voice in speech.NAMED:
+            recite(options.out, voice, chosen, teacher, gains[voice])
+            print(voice, file=sys.stderr, flush=True)
+    except kokoro.NoTeacher as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ GROUP = 4
 #: Groups per part.
 GROUPS = 10
 PART = GROUP * GROUPS
+#: Each voice's gain, stored in a checkpoint so that codes of a run that continues from it mean the
+#: same.
+KEPT_GAINS = "training/gains.json"
 _FRAME_S = HOP / RATE
 _LOUD = 32767
 #: Mean RMS of voiced frames once levelled; peaks are then about .7.

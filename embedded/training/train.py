@@ -69,9 +69,6 @@ _TALKED = (0.3, 0.6, 0.9)
 #: Texts per voice, and utterances per batch.
 _TALKED_TEXTS, _TOGETHER = 200, 80
 _LEAST_FRAMES = 4
-#: Each voice's gain, stored in a checkpoint so that codes of a run that continues from it mean the
-#: same.
-_GAINS = "training/gains.json"
 STAGES = (
     "teacher", "speech", "quantiser", "decoder", "postfilter", "sharpen", "adversary", "encoder",
     "guess", "codes", "talker", "rehearse", "clips", "export",
@@ -167,7 +164,7 @@ def speak(plan: Plan) -> None:
 def gains(plan: Plan) -> dict[str, float]:
     """Return the gains that make the voices equally loud. A known gain never changes."""
     file, known = plan.work / "gains.json", dict[str, float]()
-    for kept in (plan.start and plan.start / _GAINS, file):
+    for kept in (plan.start and plan.start / speech.KEPT_GAINS, file):
         if kept and kept.exists():
             known = json.loads(kept.read_text(encoding="utf-8"))
     spoke = {speech.voice_of(i // speech.GROUP, plan.seed)
@@ -465,7 +462,7 @@ def write(plan: Plan) -> None:
     table = quantiser(plan)
     export.write(plan.out, net, model.cpu(), table, GENERATION, _clips(plan, table))
     kept = json.dumps(gains(plan), indent=1)
-    (plan.out / _GAINS).write_text(kept + "\n", encoding="utf-8")
+    (plan.out / speech.KEPT_GAINS).write_text(kept + "\n", encoding="utf-8")
 
 
 def _clips(plan: Plan, table: Quantiser) -> dict[export.NamedVoice, torch.Tensor]:
