@@ -51,6 +51,8 @@ class CodecWorkers:
     async def start(self) -> None:
         """Return once a worker is ready; the spare starts after it. Raises ChildFailed."""
         await self._supervisors[0].start()
+        if self._is_stopping:  # it came up just before it was stopped
+            return
         for spare in self._supervisors[1:]:
             self._starting_spare = asyncio.create_task(_start_until_ready(spare))
 

@@ -137,3 +137,19 @@ async def test_spare_does_not_take_over_at_shutdown() -> None:
     await workers.stop()
     assert told == [READY[0], "load 0", "down"]
     assert (workers.takeovers, workers.is_up, workers.has_spare_up) == (0, False, False)
+
+
+async def test_spare_is_not_started_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker may come up just as the workers are stopped; nothing would stop a spare."""
+    Scripted.made = made = list[Scripted]()
+    workers = CodecWorkers(program_of([]), Watch(), spare=True)
+
+    async def come_up() -> None:
+        made[0].toggle(READY[0])
+        await workers.stop()
+
+    monkeypatch.setattr(made[0], "start", come_up)
+    await workers.start()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(one.is_up for one in made)
