@@ -69,6 +69,7 @@ class Outbox:
         if self.queued_bytes + len(item.data) > self._max_bytes:
             self._items.clear()
             self.queued_bytes = 0
+            self._shrunk.set()
             self.overflowed.set()
             return
         self._items.append(item)

@@ -103,8 +103,8 @@ async def test_whole_audio_leaves_room_for_messages_after_it() -> None:
             assert np.array_equal(talk.samples(handle), samples if fits else samples[:0])
 
 
-@pytest.mark.parametrize("cancels", [False, True])
-async def test_writer_waits_until_quarter_of_outbox_is_queued(*, cancels: bool) -> None:
+@pytest.mark.parametrize("by", ["get", "cancel", "overflow"])
+async def test_writer_waits_until_quarter_of_outbox_is_queued(by: str) -> None:
     box = Outbox(100)
     for size in (10, 30, 30, 25):
         box.put(Item(b"x" * size, 1, 1))
@@ -115,8 +115,11 @@ async def test_writer_waits_until_quarter_of_outbox_is_queued(*, cancels: bool) 
     for _ in range(3):
         await asyncio.sleep(0)
     assert not waiting.done()
-    if cancels:
-        box.drop_audio(1)
-    else:
-        await box.get()
+    match by:
+        case "get":
+            await box.get()
+        case "cancel":
+            box.drop_audio(1)
+        case _:
+            box.put(Item(b"x" * 100))
     await asyncio.wait_for(waiting, 10)
