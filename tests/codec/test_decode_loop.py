@@ -15,6 +15,7 @@ from codec.batching import BatchLimits, DecodeCost
 from codec.clips import ClipThread
 from codec.decode_loop import DecodeLoop
 from codec.fake import FakeDecoder
+from codec.memory import HeapTrimmer
 from codec.messages import (
     Cancel,
     Decode,
@@ -332,3 +333,11 @@ def test_worker_warms_up_shapes_only_when_idle() -> None:
     assert met == [7, 1, 8, 2]
     assert link.waited == [False, False, False, False, True]
     assert [m.id for m in link.answers(Decoded)] == [1, 2]
+
+
+def test_heap_is_looked_at_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of ever new shapes would otherwise fill the memory with holes."""
+    looks: list[int] = []
+    monkeypatch.setattr(HeapTrimmer, "look", lambda trimmer: looks.append(1))
+    link = run([[message(1, new=20)], [message(2)]])
+    assert len(looks) == len(link.answers(Decoding)) > 2
