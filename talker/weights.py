@@ -46,13 +46,17 @@ def check_weights(
 
     If the checkpoint ``is_quantised``, the layers' matrices may be quantised. Embeddings and heads
     must be floats, because vLLM has no method for those and drift in them is audible. Raises
-    CheckpointError, naming the first few missing, unexpected or misshapen weights.
+    CheckpointError, naming the first few missing, unexpected or misshapen weights, or one that two
+    files have.
     """
     files = weight_files(folder)
     found: dict[str, Header] = {}
+    files_of: dict[str, Path] = {}
     for file in files:
         for name, entry in read_header(file).items():
             if (known := family.canonical_name(name)) is not None:
+                if (other := files_of.setdefault(name, file)) != file:  # the last read would win
+                    raise CheckpointError(f"{name} is both in {other} and in {file}")
                 found[known] = entry
     expected = family.expected_weights(shape)
     layers = layer_matrices(expected) if is_quantised else frozenset()

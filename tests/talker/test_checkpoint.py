@@ -12,7 +12,7 @@ import httpx
 import pytest
 import tiny
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from streaming.ports import Sampling
@@ -77,6 +77,14 @@ def test_sharded_weights_are_read_and_missing_shard_is_named(tmp_path: Path) -> 
     assert open_checkpoint(str(tmp_path)).shape.num_codebooks == 8
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(CheckpointError, match="model-00002-of-00003"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_weight_in_two_shards_is_refused(tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path, shards=2)
+    file = tmp_path / "model-00002-of-00002.safetensors"
+    save_file({**load_file(file), CODES: tiny.weights()[CODES]}, file)
+    with pytest.raises(CheckpointError, match=rf"{CODES} is both in \S+00001\S+ and in \S+00002"):
         open_checkpoint(str(tmp_path))
 
 
