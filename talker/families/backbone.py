@@ -25,12 +25,13 @@ def rope_theta(text: Mapping[str, Any], default: float) -> float:
 
     Raises CheckpointError, also for an invalid scaling.
     """
-    nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    used = "rope_parameters" if text.get("rope_parameters") else "rope_scaling"
+    nested = text.get(used) or {}
     if not isinstance(nested, Mapping):
-        raise CheckpointError(f"rope_parameters must be an object, not {nested!r}")
+        raise CheckpointError(f"{used} must be an object, not {nested!r}")
     for name in _ROPE_NUMBERS:
-        positive_number(nested, name, 1.0, "rope_parameters.")
-    inner = positive_number(nested, "rope_theta", default, "rope_parameters.")
+        positive_number(nested, name, 1.0, f"{used}.")
+    inner = positive_number(nested, "rope_theta", default, f"{used}.")
     return positive_number(text, "rope_theta", inner, "")
 
 

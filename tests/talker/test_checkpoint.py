@@ -268,6 +268,7 @@ def test_truncated_weight_file_is_refused(folder: Path) -> None:
         (lambda c: c["text_config"].update(rope_theta="x"), "rope_theta"),
         (lambda c: c["text_config"].update(rope_parameters="x"), "rope_parameters"),
         (lambda c: c["text_config"].update(rope_parameters={"rope_theta": []}), "rope_theta"),
+        (lambda c: c["text_config"].update(rope_scaling="x"), "rope_scaling must be an object"),
         (lambda c: c["text_config"].update(rms_norm_eps="x"), "text_config.rms_norm_eps"),
         (lambda c: c["text_config"].update(rms_norm_eps=True), "text_config.rms_norm_eps"),
         (lambda c: c["text_config"].update(rms_norm_eps=float("nan")), "text_config.rms_norm_eps"),
