@@ -326,8 +326,10 @@ def _number(section: Mapping[str, Any], name: str, fallback: float) -> float:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: missing or not JSON") from error
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # with line and column
+        raise CheckpointError(f"{file}: not JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: not a JSON object")
     return content

@@ -292,6 +292,16 @@ def test_unsupported_or_invalid_config_is_refused(
         open_checkpoint(str(folder))
 
 
+def test_config_missing_or_not_json_is_told_apart(folder: Path) -> None:
+    file = folder / "config.json"
+    file.write_text('{"model_type":\n oops}')
+    with pytest.raises(CheckpointError, match=r"config\.json: not JSON: .*line 2 column 2"):
+        open_checkpoint(str(folder))
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json: .*No such file"):
+        open_checkpoint(str(folder))
+
+
 @pytest.mark.parametrize(
     "name", ["config.json", "generation_config.json", "model.safetensors.index.json"]
 )
