@@ -141,17 +141,22 @@ class PromptBuilder(ABC):
         self._front_end = source.front_end
         try:
             layout = json.loads(tokenizer_file.read_text(encoding="utf-8"))
-            added = {t["content"]: int(t["id"]) for t in layout.get("added_tokens") or []}
+            added = {t["content"]: t["id"] for t in layout.get("added_tokens") or []}
             self._text = Tokenizer.from_str(
                 json.dumps({**layout, "added_tokens": [], "post_processor": None})
             )
         except Exception as error:  # the library raises bare exceptions
             raise CheckpointError(f"{tokenizer_file}: not a readable tokenizer") from error
+        ids = added.values()
+        if not all(type(i) is int for i in ids) or len(set(ids)) < len(ids):
+            raise CheckpointError(f"{tokenizer_file}: added_tokens must have distinct integer ids")
         self._text.no_truncation()
         self._text.no_padding()
         self._vocab_size = shape.backbone.vocab_size
         # the model has no rows for others, so they cannot stand in a prompt
-        self._control = {name: i for name, i in added.items() if 0 <= i < self._vocab_size}
+        self._control: dict[str, int] = {
+            name: i for name, i in added.items() if 0 <= i < self._vocab_size
+        }
         self._codebook_size, self._sizes = shape.codebook_size, np.array(shape.codebook_sizes)
         self._max_positions = source.max_positions
         self.stop_id = self.required(self.end_token) if shape.stop_id is None else shape.stop_id

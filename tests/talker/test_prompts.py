@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -383,6 +384,21 @@ def test_tokenizer_without_control_token_is_refused(tmp_path: Path, lacking: str
     checkpoint = open_checkpoint(str(tmp_path))
     with pytest.raises(CheckpointError, match=lacking.replace("|", r"\|")):
         checkpoint.prompt_builder(1024)
+
+
+@pytest.mark.parametrize("number", [1.7, "7", None, "<|audio|>"])
+def test_added_token_needs_integer_id_of_its_own(tmp_path: Path, number: Any) -> None:
+    tiny.write_checkpoint(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    layout = json.loads(file.read_text())
+    entry = added(file).get(number, number)
+    layout["added_tokens"] = [
+        {**t, "id": entry} if t["content"] == "<|emotion:anger|>" else t
+        for t in layout["added_tokens"]
+    ]
+    file.write_text(json.dumps(layout))
+    with pytest.raises(CheckpointError, match="distinct integer ids"):
+        open_checkpoint(str(tmp_path)).prompt_builder(1024)
 
 
 def test_delivery_tags_precede_text_without_moving_offsets(qwen_like: PromptBuilder) -> None:
