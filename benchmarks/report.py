@@ -72,7 +72,7 @@ def bounded(
 @contextlib.contextmanager
 def failing(program: str, *kinds: type[Exception]) -> Iterator[None]:
     """Decorate a program's ``main``, or run it in the block. Errors of user or machine (``kinds``
-    and OSError) and Ctrl-C print a line and exit with status 1.
+    and OSError) print a line and exit with status 1, and Ctrl-C with 130.
     """
     known: tuple[type[Exception], ...] = (OSError, *kinds)
     try:
@@ -84,7 +84,8 @@ def failing(program: str, *kinds: type[Exception]) -> Iterator[None]:
     except known as error:
         sys.exit(f"{program}: {error}")
     except KeyboardInterrupt:
-        sys.exit(f"{program}: stopped")
+        print(f"{program}: stopped", file=sys.stderr)
+        sys.exit(130)
 
 
 def output_file(text: str) -> Path:
