@@ -34,6 +34,8 @@ from tests.official.turns import LONG, ONE
 
 #: Starts a turn, calls the kill function in the middle of it, and returns the next turn's audio.
 Turn = Callable[[Callable[[], Awaitable[None]]], Awaitable[bytes]]
+#: Service and agent wait longer than by default, since a busy machine restarts a talker slowly.
+PATIENCE_S = 110.0
 VICTIMS = ("server", "talker.process", "codec.worker")
 
 
@@ -49,7 +51,9 @@ class Kept:
     def start(self) -> None:
         """Start the server and wait until it is ready."""
         program = Path(__file__).resolve().parents[2] / ".venv/bin/talkwire"
-        self._own = self._life.enter_context(service("--port", str(self.port), program=program))
+        self._own = self._life.enter_context(
+            service("--port", str(self.port), program=program, TALKWIRE_HOLD_S=f"{PATIENCE_S}")
+        )
 
     def stop(self) -> None:
         self._life.close()
@@ -91,8 +95,7 @@ each = pytest.mark.parametrize("victim", VICTIMS)
 
 def pipecat(server: Kept) -> TalkwireTTSService:
     url = f"ws://127.0.0.1:{server.port}/v1/tts/stream"
-    # A busy machine may take longer to start a talker than the service waits.
-    return TalkwireTTSService(url=url, stop_frame_timeout_s=60.0)
+    return TalkwireTTSService(url=url, stop_frame_timeout_s=PATIENCE_S)
 
 
 @each
