@@ -42,6 +42,9 @@ _REPLACED = {
     "⌘": " command ", "⌥": " option ", "⇧": " shift ", "⌃": " control ", "↑": " up ",
     "↓": " down ", "∑": " sum of ", "∫": " integral of ", "∛": " cube root of ", "∆": " delta ",
     "∂": " partial ", "∇": " nabla ", "∈": " in ", "∝": " proportional to ", "≡": " equals ",
+    "∉": " not in ", "∪": " union ", "∩": " intersection ", "⊂": " subset of ",
+    "⊆": " subset of ", "∅": " the empty set ", "∀": " for all ", "∃": " there exists ",
+    "∧": " and ", "∨": " or ", "¬": " not ", "∴": " therefore ", "⇔": " if and only if ",
     "？": "? ", "μ": "u", "µ": "u", "Ω": " ohm ", "№": " number ", "¿": "", "¡": "",
 }  # fmt: skip
 #: Emoji, flags and other pictures: dropped, since decomposition would turn them into letters.
