@@ -90,6 +90,13 @@ async def test_clip_reader_accepts_truncated_recordings() -> None:
     assert np.abs(await read(bytes(streamed)) - TONE).max() < 1e-4
 
 
+async def test_padding_of_mp3_does_not_make_clip_too_long() -> None:
+    longest = clips.encoded("mp3", clips.tone(30.0))
+    untold = longest.replace(b"Xing", b"none").replace(b"Info", b"none")
+    assert len(await read(untold)) == 30 * clips.RATE
+    assert await refusal(clips.encoded("mp3", clips.tone(30.2))) == "too_long"
+
+
 async def test_clip_reader_refuses_invalid_clips_with_reason() -> None:
     assert await refusal(b"") == "unknown_format"
     assert await refusal(b"<html>") == "unknown_format"
