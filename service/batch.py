@@ -19,6 +19,7 @@ import io
 import json
 import os
 import socket
+import ssl
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -360,6 +361,13 @@ def _service(url: str, api_key: str | None) -> _Service:
     return _Service(connect, f"{quoted}/v1", headers, shown)
 
 
+def _broken(shown: str, error: Exception) -> BatchError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        trust = "SSL_CERT_FILE names the certificates to trust"
+        return BatchError(f"{shown} is not trusted: {error.verify_message}; {trust}")
+    return BatchError(f"the server at {shown} is gone: {error}")
+
+
 def served_model(url: str, api_key: str | None) -> str | None:
     """Ask a service for its model's name; None if it does not tell. ``url`` and ``api_key`` are as
     of ``server_speaker``. Raises BatchError.
@@ -373,7 +381,7 @@ def served_model(url: str, api_key: str | None) -> str | None:
     except (ConnectionRefusedError, TimeoutError) as error:
         raise BatchError(f"no server answers at {service.shown}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise BatchError(f"the server at {service.shown} is gone: {error}") from error
+        raise _broken(service.shown, error) from error
     finally:
         connection.close()
     if answer.status == http.client.NOT_FOUND:  # a proxy may pass on no more than speech
@@ -428,7 +436,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
             broken = "The server broke the audio off."
             raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
         except (OSError, http.client.HTTPException) as error:
-            raise BatchError(f"the server at {shown} is gone: {error}") from error
+            raise _broken(shown, error) from error
         finally:
             if connection.sock is not None:  # wake the thread that may still read from it
                 with contextlib.suppress(OSError):

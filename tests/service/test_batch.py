@@ -6,10 +6,12 @@ import asyncio
 import base64
 import contextlib
 import errno
+import http.client
 import json
 import os
 import signal
 import socket
+import ssl
 import sys
 import wave
 from asyncio.subprocess import PIPE
@@ -260,6 +262,22 @@ async def test_batch_without_service_does_not_show_password(
     with pytest.raises(BatchError) as failed:
         await spoken(options, server_speaker(f"http://anna:secret@{where}", None, options))
     assert str(failed.value) == f"no server answers at http://{where}"
+
+
+async def test_batch_names_how_to_trust_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def distrust(_: object) -> None:
+        error = ssl.SSLCertVerificationError()
+        error.verify_message = "self-signed certificate"
+        raise error
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", distrust)
+    url, options = "https://localhost:1", BatchOptions(tmp_path)
+    with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
+        await spoken(options, server_speaker(url, None, options))
+    with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
+        served_model(url, None)
 
 
 async def test_batch_does_not_wait_long_for_connection(
