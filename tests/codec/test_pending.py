@@ -1,4 +1,4 @@
-"""Pending windows: messages to the worker, deadlines and retries. No worker runs here."""
+"""Pending windows and clips: messages to the worker, deadlines, retries. No worker runs here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from codec import pending
-from codec.messages import Cancel, Decode, Decoded, Decoding
-from codec.pending import BEGIN_S, PendingDecodes
+from codec.messages import Cancel, Decode, Decoded, Decoding, Encode, Encoded, Encoding
+from codec.pending import BEGIN_S, PendingDecodes, PendingEncodes
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import DecodeStats
 from streaming.spec import Samples
@@ -244,3 +244,26 @@ async def test_audio_that_is_not_finite_fails_decode(odd: float) -> None:
         await out.asking[0]
     assert caught.value.code is ErrorCode.CODEC_FAILED
     assert len((await out.asking[1])[0]) == NEW * HOP
+
+
+async def test_clip_in_hand_fails_with_its_worker_and_waiting_clips_go_to_the_next() -> None:
+    sent: list[Encode | Cancel] = []
+    encodes = PendingEncodes(sent.append, 3)
+    clip = np.zeros(HOP, np.float32)
+    answers = [asyncio.create_task(encodes.encode(id, clip, HOP, 60.0)) for id in (1, 2, 3)]
+    await asyncio.sleep(0)
+    encodes.on_message(Encoding(1))
+    encodes.on_message(Encoded(1, b"\7\0\7\0", 2))
+    assert (await answers[0]).tolist() == [[7], [7]]
+    encodes.on_down()  # nothing is in hand: no clip is to blame
+    encodes.on_ready()
+    assert [message.id for message in sent] == [1, 2, 3, 2, 3]
+    encodes.on_message(Encoding(2))
+    encodes.on_down()
+    with pytest.raises(BackendError):
+        await answers[1]
+    encodes.on_ready()
+    assert [message.id for message in sent[5:]] == [3]
+    answers[2].cancel()
+    await asyncio.wait(answers)
+    assert sent[6:] == [Cancel(3)]
