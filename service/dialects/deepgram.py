@@ -262,7 +262,8 @@ class _SpeakDialect(Dialect):
             self.give_up(idle_timeout("socket"), CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
-        self._warn(CapacityError(ErrorCode.DRAINING, "The server is shutting down."), counted=False)
+        message = "The socket is about to close; open another for the next turn."
+        self._warn(CapacityError(ErrorCode.DRAINING, message), counted=False)
 
     def render_error(self, error: TalkwireError) -> str:
         count_error(self.runtime, error, self._request_id, NAME)
