@@ -142,6 +142,8 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
             if not frame.format.is_planar:
                 values = values.reshape(-1, channels).T
             parts.append(_as_float(values))
+            if not np.isfinite(parts[-1]).all():
+                raise Refused("not_finite")
     except (Refused, MemoryError):
         raise
     except Exception as error:  # libraries may raise anything for invalid data
@@ -151,8 +153,6 @@ def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
     mono = _mono(parts)[: int(wanted.max_s * rate)]
     if len(mono) < wanted.min_s * rate:
         raise Refused("too_short")
-    if not np.isfinite(mono).all():
-        raise Refused("not_finite")
     mono /= max(1.0, float(np.abs(mono).max()))  # floats and lossy formats may exceed 1
     if mono.std(dtype=np.float64) < _SILENCE:  # a constant offset is not heard
         raise Refused("silent")
