@@ -169,6 +169,8 @@ class Authority:
         #: Why the last read of the file failed, if it did.
         self._fault: str | None = None
         self.accounts = Accounts(lambda: self._ring)
+        if self.is_on and not self.key_count:
+            log.warning("no key is valid: all requests that need one are refused")
 
     @property
     def is_current(self) -> bool:

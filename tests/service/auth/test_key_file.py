@@ -42,6 +42,16 @@ def test_key_file_behind_symlink_is_changed(tmp_path: Path) -> None:
     assert ring.find(secret) is not None
 
 
+def test_start_without_a_valid_key_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys.json"
+    for keys in ([entry("good", "acme")], [], [entry("late", "acme", expires_s=-1)]):
+        Authority(write_keys(file, *keys))
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warnings == ["no key is valid: all requests that need one are refused"] * 2
+
+
 async def test_key_file_is_read_again_until_it_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
