@@ -21,6 +21,7 @@ import os
 import socket
 import ssl
 import sys
+import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -407,12 +408,16 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     pool = ThreadPoolExecutor(options.concurrency)
 
     async def speak(text: str, write: Write) -> None:
-        connection = service.connect()
+        connection, is_over = service.connect(), threading.Event()
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
 
         def connect() -> None:
             connection.connect()
-            connection.sock.settimeout(_TIMEOUT_S)
+            connection.auto_open = 0  # a thread that is late must not connect again
+            if is_over.is_set():
+                connection.close()
+            else:
+                connection.sock.settimeout(_TIMEOUT_S)
 
         def ask(body: bytes) -> http.client.HTTPResponse:
             connection.request("POST", path, body, headers)
@@ -438,6 +443,7 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
         except (OSError, http.client.HTTPException) as error:
             raise _broken(shown, error) from error
         finally:
+            is_over.set()
             if connection.sock is not None:  # wake the thread that may still read from it
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)

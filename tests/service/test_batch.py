@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 import wave
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -297,6 +298,34 @@ async def test_batch_does_not_wait_long_for_connection(
         options = BatchOptions(tmp_path, concurrency=1)
         with pytest.raises(BatchError, match="no server answers"):
             await server_speaker(url, None, options)("Hello.", lambda data: None)
+
+
+async def test_batch_closes_connection_that_is_made_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, made = threading.Event(), threading.Event(), []
+    connect = http.client.HTTPConnection.connect
+
+    def slow(connection: http.client.HTTPConnection) -> None:
+        made.append(connection)
+        begun.set()
+        assert go_on.wait(60)
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", slow)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        speak = server_speaker(url, None, BatchOptions(tmp_path))
+        speaking = asyncio.create_task(speak("Hello.", lambda data: None))
+        await asyncio.to_thread(begun.wait, 60)
+        speaking.cancel()
+        await asyncio.wait([speaking])
+        go_on.set()
+        peer, _ = await asyncio.to_thread(listener.accept)
+        with peer:
+            peer.settimeout(60)
+            assert await asyncio.to_thread(peer.recv, 1) == b""
 
 
 @contextlib.asynccontextmanager
