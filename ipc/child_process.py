@@ -86,8 +86,7 @@ class ChildProcess(Generic[M]):
         self._writer: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_heard = 0.0
-        #: Whether it has reported ready and not ended since.
-        self.is_up = False
+        self._has_come_up = False
         #: Its exit status once it has ended; of a signal that killed it, the negative number.
         self.exit_status: int | None = None
 
@@ -96,11 +95,24 @@ class ChildProcess(Generic[M]):
         """Its process id, while there is a process."""
         return self._process.pid if self._process else None
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it has reported ready and not ended since."""
+        return self._has_come_up and self._open_writer is not None
+
+    @property
+    def _open_writer(self) -> asyncio.WriteTransport | None:
+        """The connection, unless it is closing: the end of a child is known by that first, and
+        uvloop refuses to write to a closed one.
+        """
+        return None if self._writer is None or self._writer.is_closing() else self._writer
+
     def write(self, data: bytes) -> None:
         """Queue bytes for it. Raises ChildDown while there is no connection."""
-        if self._writer is None:
+        writer = self._open_writer
+        if writer is None:
             raise ChildDown
-        self._writer.write(data)
+        writer.write(data)
 
     async def run(self) -> None:
         """Run it from its launch to its end. It has its own folder for temporary files, which is
@@ -190,7 +202,7 @@ class ChildProcess(Generic[M]):
         self, process: asyncio.subprocess.Process, output: OutputLogger, *, is_ending: bool
     ) -> None:
         """Kill the process, if it is not ``is_ending`` by itself, and wait for its end."""
-        was_up, self.is_up = self.is_up, False
+        was_up, self._has_come_up = self._has_come_up, False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -230,7 +242,7 @@ class ChildProcess(Generic[M]):
         elif isinstance(message, Fatal):
             raise ChildFailed(message.message)
         elif isinstance(message, self._program.ready):
-            self.is_up = True
+            self._has_come_up = True
             self._program.on_ready(message)
         else:
             self._program.on_message(message)
@@ -252,7 +264,7 @@ class ChildProcess(Generic[M]):
         while True:
             # Messages that have arrived meanwhile are read during this time.
             await asyncio.sleep(_CONFIRM_S if is_suspect else interval_s)
-            now, is_up = time.monotonic(), self.is_up
+            now, is_up = time.monotonic(), self._has_come_up
             reason = watchdog.look(
                 now,
                 self._last_heard,

@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from ipc import child_process
 from ipc.output import OutputLogger
@@ -51,6 +52,33 @@ async def test_killed_child_is_restarted(nest: Nest) -> None:
     assert nest.supervisor.pid != first
     nest.supervisor.send(nest.say("still here"))
     await nest.until(lambda: nest.said == ["still here"])
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_messages_to_a_dying_child_are_taken_or_refused_with_child_down(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def send_while_it_dies() -> None:
+        nest = Nest()
+        await nest.supervisor.start()
+        assert nest.supervisor.pid is not None
+        os.kill(nest.supervisor.pid, signal.SIGKILL)
+        refused = 0
+        while not nest.downs:
+            is_up = nest.supervisor.is_up
+            try:
+                nest.supervisor.send(nest.say("are you there?"))
+            except ChildDown:
+                assert not is_up
+                refused += 1
+            else:
+                assert is_up
+            await asyncio.sleep(0)
+        await nest.supervisor.stop()
+        assert refused
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(send_while_it_dies())
 
 
 async def test_log_tells_how_child_ended(nest: Nest, caplog: pytest.LogCaptureFixture) -> None:
