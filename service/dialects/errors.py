@@ -127,16 +127,6 @@ class ErrorTable:
             return error.message
         return f"{shown_name(name)}: {error.message}"
 
-    def refuse(self, error: TalkwireError, request_id: str = "") -> Response:
-        """Return the response to a refused request or handshake. ``request_id`` is also logged. A
-        header has the time to retry after.
-        """
-        headers = {"x-request-id": request_id} if request_id else {}
-        if self.status(error) in (TOO_MANY, UNAVAILABLE):
-            headers["retry-after"] = str(math.ceil(retry_ms(error) / 1000))
-        headers |= self.headers(error, request_id)
-        return JSONResponse(self.body(error, request_id), self.status(error), headers)
-
 
 def retry_ms(error: TalkwireError) -> int:
     """Return the milliseconds after which to retry."""
@@ -202,10 +192,16 @@ def count_error(runtime: Runtime, error: TalkwireError, request_id: str, dialect
 def refusal(
     runtime: Runtime, error: TalkwireError, errors: ErrorTable, request_id: str = ""
 ) -> Response:
-    """Count and log an error, and return the response. It gets a request id if it has none."""
+    """Count and log an error, and return the response to the refused request or handshake. It gets
+    a request id if it has none, and a header with the time to retry after.
+    """
     request_id = request_id or uuid.uuid4().hex
     count_error(runtime, error, request_id, errors.dialect)
-    return errors.refuse(error, request_id)
+    headers, status = {"x-request-id": request_id}, errors.status(error)
+    if status in (TOO_MANY, UNAVAILABLE):
+        headers["retry-after"] = str(math.ceil(retry_ms(error) / 1000))
+    headers |= errors.headers(error, request_id)
+    return JSONResponse(errors.body(error, request_id), status, headers)
 
 
 def idle_timeout(what: str) -> CapacityError:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 from typing import Any
 
 from fastapi import Response
 from fastapi.exception_handlers import http_exception_handler
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, count_error, retry_ms
+from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, refusal, retry_ms
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 _NO_ROUTE = {
@@ -83,10 +81,11 @@ async def no_route(request: HTTPConnection, error: Exception) -> Response:
     if message is None:
         assert isinstance(request, Request)
         return await http_exception_handler(request, error)
-    refused, request_id = RequestError(ErrorCode.UNSUPPORTED, message), uuid.uuid4().hex
-    count_error(request.app.state.runtime, refused, request_id, "none")
-    headers = {"x-request-id": request_id}
+    errors = replace(TABLE, dialect="none", statuses={ErrorCode.UNSUPPORTED: error.status_code})
+    refused = RequestError(ErrorCode.UNSUPPORTED, message)
+    response = refusal(request.app.state.runtime, refused, errors)
     if error.status_code == 405:  # Starlette names the methods of one route of the path
         routes = [r for r in request.app.routes if r.matches(request.scope)[0] is not Match.NONE]
-        headers["allow"] = ", ".join(sorted({name for route in routes for name in route.methods}))
-    return JSONResponse(error_body(refused), error.status_code, headers)
+        methods = {name for route in routes for name in route.methods}
+        response.headers["allow"] = ", ".join(sorted(methods))
+    return response
