@@ -139,14 +139,6 @@ class Metrics:
             counter.labels(*series)
         return counter
 
-    def watch(self, runtime: Runtime) -> None:
-        """Export the runtime's state with every scrape. Call it once."""
-        self.registry.register(RuntimeCollector(runtime))
-
-    def on_error(self, code: ErrorCode) -> None:
-        """Count an error that was sent to a client."""
-        self.errors.labels(code.value).inc()
-
     def on_context_closed(
         self,
         protocol: str,

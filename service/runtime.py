@@ -16,7 +16,7 @@ from service.auth.authenticator import Authority, TokenSigner
 from service.auth.caller import current_caller, serving
 from service.engine_stats import EnginePace
 from service.engines import RunningCodec, RunningTalker
-from service.metrics import Metrics
+from service.metrics import Metrics, RuntimeCollector
 from service.settings import Settings
 from service.timers import LoopTurns, TimerWheel, beat, watch_files
 from service.tracing import Tracing
@@ -101,7 +101,7 @@ class Runtime:
         self._unconnected = asyncio.Event()
         self._unconnected.set()
         self._background: list[asyncio.Task[None]] = []
-        metrics.watch(self)
+        metrics.registry.register(RuntimeCollector(self))
 
     @property
     def segment_chars(self) -> int:
@@ -238,7 +238,7 @@ class Runtime:
 
     def on_error(self, code: ErrorCode) -> None:
         """Count an error that is sent to the current caller."""
-        self.metrics.on_error(code)
+        self.metrics.errors.labels(code.value).inc()
         if code is ErrorCode.RATE_LIMITED:
             self.accounts.on_refusal(current_caller())
 
