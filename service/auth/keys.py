@@ -111,11 +111,6 @@ def new_secret() -> str:
     return PREFIX + secrets.token_hex(_SECRET_BYTES)
 
 
-def new_id() -> str:
-    """Return a new key id, which is not secret."""
-    return f"key_{secrets.token_hex(6)}"
-
-
 def digest_of(secret: str) -> str:
     """Return the digest of a key in hexadecimal digits."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
@@ -240,7 +235,7 @@ def issue(
     now, secret = _now(), new_secret()
     try:
         entry = ApiKey(
-            id=new_id(),
+            id=f"key_{secrets.token_hex(6)}",  # not secret
             tenant=tenant,
             sha256=digest_of(secret),
             scopes=tuple(dict.fromkeys(scopes)),
