@@ -147,31 +147,22 @@ class WavLayout:
         return _WAV_OTHER.pack(b"RIFF", _UNKNOWN, b"WAVE", *chunks)
 
 
-class WavEncoder:
+class WavEncoder(PcmEncoder):
     """A WAV file of unknown length, s16le unless ``layout`` is given. If empty, only a header."""
-
-    inline, delay_samples = True, 0
 
     def __init__(
         self, sample_rate: int, frame_samples: int = 0, layout: WavLayout | None = None
     ) -> None:
-        self.sample_rate = sample_rate
-        self._pcm = PcmEncoder(layout.pack if layout else pack_s16, sample_rate, frame_samples)
+        super().__init__(layout.pack if layout else pack_s16, sample_rate, frame_samples)
         self._header = layout.header(sample_rate) if layout else wav_header(sample_rate)
-
-    def encode(self, samples: Samples) -> list[Packet]:
-        """See AudioEncoder."""
-        return self._headed(self._pcm.encode(samples))
 
     def flush(self) -> list[Packet]:
         """See AudioEncoder."""
-        packets = self._headed(self._pcm.flush())
+        packets = super().flush()
         if self._header:
             packets, self._header = [Packet(self._header, 0)], b""
         return packets
 
-    def _headed(self, packets: list[Packet]) -> list[Packet]:
-        if packets and self._header:
-            packets[0] = packets[0]._replace(data=self._header + packets[0].data)
-            self._header = b""
-        return packets
+    def _pack(self, samples: Samples) -> Packet:
+        header, self._header = self._header, b""
+        return Packet(header + self._pack_samples(samples), len(samples))
