@@ -139,8 +139,8 @@ class HttpSpeech(Response):
         self._runtime, self._plan, self._text = runtime, plan, text
         self._errors, self._renderer = errors, renderer
         self.status_code, self.media_type, self.background = 200, renderer.media_type, None
-        headers = {"x-request-id": plan.request.request_id, "cache-control": "no-store"}
-        self.init_headers({**headers, "x-accel-buffering": "no", **ignored_header(ignored)})
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        self.init_headers(headers | ignored_header(ignored))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak until the end, or until the client disconnects."""
