@@ -7,10 +7,6 @@ positions in the sent audio; the session counts the codec's samples.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
-
-from streaming.word_timing import WordTiming
 
 
 class Timeline:
@@ -46,10 +42,3 @@ class Timeline:
         end = following[0] if following else self._codec_samples
         inside = max(0, sent_samples - self._sent_starts[at] - self._delay)
         return min(end, self._codec_starts[at] + round(inside * self._codec_rate / self._sent_rate))
-
-
-def later(words: Sequence[WordTiming], by_ms: float) -> list[WordTiming]:
-    """Return ``words`` delayed by ``by_ms``, the delay of the decoded audio."""
-    return [
-        replace(word, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms) for word in words
-    ]

@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from service.admission import Lease
 from service.audio.encoder import Packet
 from service.audio.pump import EncoderPump
-from service.audio.timeline import Timeline, later
+from service.audio.timeline import Timeline
 from service.auth.caller import serving
 from service.contexts.driver import ContextDriver, ContextSink, Room
 from service.contexts.options import FlushEncoder, SpeechPlan
@@ -50,7 +51,11 @@ class Words(NamedTuple):
 
     def heard(self) -> list[WordTiming]:
         """Return the words with their times in the decoded audio."""
-        return later(self.timings, self.delay_ms)
+        by_ms = self.delay_ms
+        return [
+            replace(word, start_ms=word.start_ms + by_ms, end_ms=word.end_ms + by_ms)
+            for word in self.timings
+        ]
 
 
 class Audio(NamedTuple):

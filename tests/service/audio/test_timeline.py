@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.audio.timeline import Timeline, later
+from service.audio.timeline import Timeline
+from service.contexts.speech_context import Words
 from streaming.word_timing import WordTiming
 
 
@@ -45,9 +46,9 @@ def test_late_s_is_encoder_delay_plus_earlier_padding() -> None:
     assert plain.late_s == 0.0
 
 
-def test_later_shifts_word_timings() -> None:
+def test_heard_shifts_word_timings() -> None:
     word = WordTiming("so", 1, 3, 100.0, 200.0)
-    assert later([word], 50.0) == [WordTiming("so", 1, 3, 150.0, 250.0)]
+    assert Words((word,), 50.0).heard() == [WordTiming("so", 1, 3, 150.0, 250.0)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 6000), st.booleans()), min_size=1))
