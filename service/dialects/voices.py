@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -117,12 +116,8 @@ async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
 async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
     """Parse a form into fields as in JSON, and its file. Nothing is written to the disk."""
     body = await request.body()
-
-    async def stream() -> AsyncGenerator[bytes, None]:
-        yield body
-
     parser = MultiPartParser(
-        request.headers, stream(), max_files=1, max_fields=16, max_part_size=64 * 1024
+        request.headers, request.stream(), max_files=1, max_fields=16, max_part_size=64 * 1024
     )
     parser.spool_max_size = len(body) + 1
     try:
