@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,10 +16,11 @@ from websockets.frames import Frame, Opcode
 
 from service.dialects.native import NativeDialect
 from service.settings import Settings
-from service.timers import Look, TimerWheel
+from service.timers import Look
 from service.transport.uvicorn_protocols import EXTENSION, WebSocketProtocol, server_config
 from talker.fake import FakeTalker
 from tests.service.contexts.fake_pinging import FakePinging
+from tests.service.housekeeping import take_over_housekeeping
 from tests.service.memory import MemorySocket, Served, served
 
 READ, UNKNOWN = bytes(8), bytes([1] * 8)
@@ -57,15 +58,7 @@ class Choking(FakePinging):
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Look]:
-    """The housekeeping of each new socket, which only the test calls."""
-    looks: list[Look] = []
-
-    def join(wheel: TimerWheel, look: Look, wait_s: float) -> Callable[[], None]:
-        looks.append(look)
-        return lambda: None
-
-    monkeypatch.setattr(TimerWheel, "join", join)
-    return looks
+    return take_over_housekeeping(monkeypatch)
 
 
 @contextlib.asynccontextmanager
