@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from service import __version__
 from service.access.gate import Gate
-from service.access.rules import Access, GuardedRouter, Rule
+from service.access.rules import Access, GuardedRouter, Rule, declare
 from service.auth.keys import Scope
 from service.dialects.errors import refusal, validation_error
 from service.dialects.native import TABLE
@@ -24,44 +24,41 @@ from streaming.errors import ErrorCode, RequestError
 def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
     """Create the routes ``/health/*``, and ``/metrics`` for callers with ``metrics_access``."""
     router = GuardedRouter(Rule(Access.PROBE, TABLE))
-    # load balancers and monitors also ask by HEAD
-    silent = GuardedRouter(Rule(Access.PROBE, TABLE), include_in_schema=False)
-    figures = GuardedRouter(Rule(metrics_access, TABLE))
 
     def answer(ok: bool) -> Response:
         body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
         return JSONResponse(body, 200 if ok else 503)
 
-    @silent.head("/health/live")
+    # load balancers and monitors also ask by HEAD
+    @router.head("/health/live", include_in_schema=False)
     @router.get("/health/live", tags=["health"])
     async def live() -> Response:
         """Whether the event loop is running. The answer does not depend on the load."""
         return answer(True)
 
-    @silent.head("/health/ready")
+    @router.head("/health/ready", include_in_schema=False)
     @router.get("/health/ready", tags=["health"])
     async def ready() -> Response:
         """Whether new contexts are accepted now."""
         return answer(runtime.is_ready)
 
-    @silent.head("/health/startup")
+    @router.head("/health/startup", include_in_schema=False)
     @router.get("/health/startup", tags=["health"])
     async def startup() -> Response:
         """Whether the models have been loaded and warmed up."""
         return answer(runtime.ready.is_set())
 
-    @figures.get(
+    @router.get(
         "/metrics",
         tags=["metrics"],
         response_class=PlainTextResponse,
         responses={401: {"description": "A key is needed."}},
     )
+    @declare(Rule(metrics_access, TABLE))
     async def metrics() -> Response:
         """Metrics in Prometheus' exposition format."""
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-    router.take_routes(silent)
-    router.take_routes(figures)
     return router
 
 

@@ -47,7 +47,7 @@ class Rule:
 
 
 class GuardedRouter(APIRouter):
-    """A router whose routes share one rule; routes taken from other routers keep theirs."""
+    """A router whose rule all its routes have that declare no other."""
 
     def __init__(self, rule: Rule, **options: Any) -> None:
         super().__init__(**options)
@@ -55,26 +55,24 @@ class GuardedRouter(APIRouter):
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """See APIRouter."""
-        super().add_api_route(path, declare(endpoint, self._rule), **options)
+        super().add_api_route(path, declare(self._rule)(endpoint), **options)
 
     def add_api_websocket_route(
         self, path: str, endpoint: Callable[..., Any], name: str | None = None, **options: Any
     ) -> None:
         """See APIRouter."""
-        super().add_api_websocket_route(path, declare(endpoint, self._rule), name, **options)
-
-    def take_routes(self, other: APIRouter) -> None:
-        """Add the routes of ``other`` as they are. ``include_router`` would build them again, which
-        would take most of the time of creating the application.
-        """
-        self.routes += other.routes
+        super().add_api_websocket_route(path, declare(self._rule)(endpoint), name, **options)
 
 
-def declare(endpoint: Endpoint, rule: Rule) -> Endpoint:
-    """Give an endpoint its rule, unless it has one."""
-    if not hasattr(endpoint, _RULE):
-        setattr(endpoint, _RULE, rule)
-    return endpoint
+def declare(rule: Rule) -> Callable[[Endpoint], Endpoint]:
+    """Give the decorated endpoint a rule, unless it has one. Routes are added after that."""
+
+    def declared(endpoint: Endpoint) -> Endpoint:
+        if not hasattr(endpoint, _RULE):
+            setattr(endpoint, _RULE, rule)
+        return endpoint
+
+    return declared
 
 
 def rule_of(route: BaseRoute) -> Rule | None:

@@ -20,7 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from service.access.hosts import require_own_page
-from service.access.rules import GuardedRouter, Rule
+from service.access.rules import GuardedRouter, Rule, declare
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
 from service.dialects.errors import parse_message, validation_error
@@ -233,16 +233,9 @@ class DeletedVoice(BaseModel):
 
 def voices_router(runtime: Runtime) -> GuardedRouter:
     """Create the routes of voices."""
-
-    router, changes = (
-        GuardedRouter(
-            Rule(scope, RESOURCE_TABLE),
-            route_class=ClipRoute,
-            responses=documented(ErrorBody),
-            tags=["voices"],
-        )
-        for scope in (Scope.SPEAK, Scope.VOICES_WRITE)
-    )
+    rule, errors = Rule(Scope.SPEAK, RESOURCE_TABLE), documented(ErrorBody)
+    router = GuardedRouter(rule, route_class=ClipRoute, responses=errors, tags=["voices"])
+    changes = declare(Rule(Scope.VOICES_WRITE, RESOURCE_TABLE))
     path, library = "/v1/audio/voices", runtime.library
 
     def info(voice: Voice) -> VoiceInfo:
@@ -272,7 +265,8 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         bare, lasting = list(runtime.voices), library.is_lasting
         return VoiceList(voices=names, voice_names=bare, data=data, lasting=lasting)
 
-    @changes.post(path, status_code=201, openapi_extra=openapi_body())
+    @router.post(path, status_code=201, openapi_extra=openapi_body())
+    @changes
     async def add(request: Request) -> VoiceInfo:
         """Make and store a voice from a clip. It can be used as soon as the response arrives."""
         require_own_page(request, runtime.settings.allowed_origins)
@@ -290,7 +284,8 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         """Get a voice by id or name."""
         return info(library.find(id, current_caller().tenant))
 
-    @changes.delete(path + "/{id}")
+    @router.delete(path + "/{id}")
+    @changes
     async def delete(id: str, request: Request) -> DeletedVoice:
         """Delete an added voice permanently, with its file, codes and name."""
         require_own_page(request, runtime.settings.allowed_origins)
@@ -299,5 +294,4 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
         deleted = await library.remove(id, caller.tenant, may_remove_public=is_admin)
         return DeletedVoice(id=deleted.id)
 
-    router.take_routes(changes)
     return router

@@ -67,7 +67,7 @@ def page_router(runtime: Runtime) -> GuardedRouter:
     rule = Rule(Access.OPEN, TABLE)
     router = GuardedRouter(rule)
     for path, source in PAGES.items():
-        answer = declare(_answer(*source), rule)
+        answer = declare(rule)(_answer(*source))
         router.add_route(path, answer, methods=["GET"], include_in_schema=False)  # and HEAD
     return router
 

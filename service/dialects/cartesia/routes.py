@@ -18,7 +18,7 @@ from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 from websockets.frames import CloseCode
 
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
@@ -306,14 +306,12 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     rule = Rule(Scope.SPEAK, TABLE, scheme="x_api_key")
     errors = documented(CartesiaErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
-    sockets = GuardedRouter(replace(rule, query=BROWSER_QUERY))
 
-    @sockets.websocket("/tts/websocket")
+    @router.websocket("/tts/websocket")
+    @declare(replace(rule, query=BROWSER_QUERY))
     async def websocket(websocket: WebSocket) -> None:
         # messages, which have no headers, may contain these fields
         await serve_socket(websocket, runtime, _CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
-
-    router.take_routes(sockets)
 
     @router.post("/tts/bytes", response_class=Response)
     @speaks

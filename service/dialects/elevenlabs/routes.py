@@ -14,7 +14,7 @@ from functools import partial
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from websockets.frames import CloseCode
 
-from service.access.rules import GuardedRouter, Rule, speaks
+from service.access.rules import GuardedRouter, Rule, declare, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.audio.pcm import tell_wav_length
 from service.auth.keys import Scope
@@ -346,7 +346,7 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     rule = Rule(Scope.SPEAK, TABLE, scheme="xi_api_key")
     errors = documented(ElevenLabsErrorBody)
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
-    sockets = GuardedRouter(replace(rule, query=_TOKEN_QUERY))
+    of_sockets = declare(replace(rule, query=_TOKEN_QUERY))
 
     async def serve(websocket: WebSocket, kind: type[_StreamDialect]) -> None:
         query = websocket.query_params
@@ -358,15 +358,16 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
         ignored = ["language_code"] if query.get("language_code") else []
         await serve_socket(websocket, runtime, dialect, TABLE, ignored=ignored)
 
-    @sockets.websocket(_SPEECH + "/multi-stream-input")
+    @router.websocket(_SPEECH + "/multi-stream-input")
+    @of_sockets
     async def multi_stream_input(websocket: WebSocket) -> None:
         await serve(websocket, _MultiStreamDialect)
 
-    @sockets.websocket(_SPEECH + "/stream-input")
+    @router.websocket(_SPEECH + "/stream-input")
+    @of_sockets
     async def stream_input(websocket: WebSocket) -> None:
         await serve(websocket, _SingleStreamDialect)
 
-    router.take_routes(sockets)
     _add_speech(router, runtime)
     add_account(router, runtime)
     return router

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
 from service.access.hosts import require_own_page
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, speaks
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare, speaks
 from service.audio.factory import MEDIA_TYPES
 from service.auth.keys import Scope
 from service.contexts.options import require_model
@@ -153,9 +153,8 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     """Create the routes of this API."""
     rule = Rule(Scope.SPEAK, TABLE)
     audio: dict[str, Any] = {"response_class": Response, "responses": _AUDIO}
-    options: dict[str, Any] = {"responses": documented(ErrorBody), "tags": ["openai"]}
-    router = GuardedRouter(rule, route_class=ClipRoute, **options)
-    queries = GuardedRouter(replace(rule, query=BROWSER_QUERY), route_class=ClipRoute, **options)
+    errors = documented(ErrorBody)
+    router = GuardedRouter(rule, route_class=ClipRoute, responses=errors, tags=["openai"])
     started = int(time.time())
 
     @router.post("/v1/audio/speech", **audio)
@@ -174,7 +173,8 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         named = body.model_copy(update={"model": body.model or deployment})
         return speech_response(named, runtime, request.state.request_id)
 
-    @queries.get("/v1/audio/speech", **audio)
+    @router.get("/v1/audio/speech", **audio)
+    @declare(replace(rule, query=BROWSER_QUERY))
     @speaks
     async def spoken_query(request: Request) -> Response:
         """Speak a text, for clients that can only open a URL, such as an `<audio>` element or a
@@ -211,5 +211,4 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         """List the model's names for Open WebUI."""
         return AudioModels(models=[AudioModel(id=n, name=n) for n in runtime.settings.model_names])
 
-    router.take_routes(queries)
     return router
