@@ -35,10 +35,11 @@ from service.dialects.errors import (
     ErrorTable,
     count_error,
     idle_timeout,
+    refusal,
     too_many_contexts,
 )
 from service.runtime import Runtime
-from service.transport.websocket import Dialect, Socket, SocketClosing, refuse, serve_socket
+from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
 from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Cancelled, Done, Flushed
@@ -402,7 +403,8 @@ def native_router(runtime: Runtime) -> GuardedRouter:
         if offered and wire.SUBPROTOCOL not in offered:
             message = f"Offer the subprotocol {wire.SUBPROTOCOL}."
             error = RequestError(ErrorCode.UNSUPPORTED, message)
-            return await refuse(websocket, runtime, error, TABLE)
+            await websocket.send_denial_response(refusal(runtime, error, TABLE))
+            return
         subprotocol = wire.SUBPROTOCOL if offered else None
         await serve_socket(websocket, runtime, NativeDialect, TABLE, subprotocol)
 

@@ -464,7 +464,7 @@ async def serve_socket(
         socket = Socket(websocket, runtime)
         dialect = make(socket)
     except TalkwireError as error:
-        await refuse(websocket, runtime, error, errors)
+        await websocket.send_denial_response(refusal(runtime, error, errors))
         return
     with runtime.connection(), runtime.accounts.connection(caller):
         headers = ignored_header(ignored).items()
@@ -473,10 +473,3 @@ async def serve_socket(
         )
         runtime.metrics.opened.inc()
         await socket.run(dialect)
-
-
-async def refuse(
-    websocket: WebSocket, runtime: Runtime, error: TalkwireError, errors: ErrorTable
-) -> None:
-    """Refuse the handshake with the error's HTTP status."""
-    await websocket.send_denial_response(refusal(runtime, error, errors))
