@@ -459,16 +459,16 @@ class TextRenderer:
         raise NotImplementedError
 
     def flushed(self, flush_id: str) -> Sequence[Message]:
-        """Return messages for a flush of which all audio was sent."""
-        raise NotImplementedError
+        """Return messages for a flush of which all audio was sent; by default none."""
+        return []
 
     def done(self, error: TalkwireError | None) -> Sequence[Message]:
         """Return messages for the end: all audio was sent, or ``error`` has the reason."""
         raise NotImplementedError
 
     def cancelled(self) -> list[str]:
-        """Return messages for a cancel by the client."""
-        raise NotImplementedError
+        """Return messages for a cancel by the client; by default none."""
+        return []
 
     def render(self, output: Output) -> Sequence[Message]:
         """See Renderer."""

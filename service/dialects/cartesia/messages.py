@@ -253,7 +253,9 @@ class EventRenderer:
 
 
 class SocketRenderer(EventRenderer, TextRenderer):
-    """See TextRenderer. All messages are revocable, since nothing may follow a cancel."""
+    """See TextRenderer. All messages are revocable, since nothing may follow a cancel: clients
+    would take the ``done`` of a context that they have forgotten for another's.
+    """
 
     #: Whether the context ends without a message, since it has only expired.
     is_quiet = False
@@ -274,12 +276,6 @@ class SocketRenderer(EventRenderer, TextRenderer):
         if self.is_quiet:
             return []
         return [Revocable(encoded(self.end() if error is None else self.error(error)))]
-
-    def cancelled(self) -> list[str]:
-        """Return nothing: clients would take the ``done`` of a context that they have forgotten
-        for another's.
-        """
-        return []
 
 
 def encoded(event: dict[str, Any]) -> str:

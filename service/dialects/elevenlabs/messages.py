@@ -185,7 +185,8 @@ class ClientMessage(BaseModel):
 
 
 class StreamRenderer(TextRenderer):
-    """See TextRenderer. ``context_id`` is None if the socket has only one context.
+    """See TextRenderer. ``context_id`` is None if the socket has only one context. Flushes are not
+    reported.
 
     Alignment is sent with the audio in which it ends. Its times are relative to the end of the
     previous one, as Pipecat expects. With ``sync`` they are relative to the context's first
@@ -216,10 +217,6 @@ class StreamRenderer(TextRenderer):
         """Return a message with the text after the last word."""
         since_ms = 0 if self._sync else self.aligner.clock_ms
         return [Revocable(told) for told in self._spoken(b"", self.aligner.finish(), since_ms)]
-
-    def flushed(self, flush_id: str) -> list[str]:
-        """Return nothing; the protocol does not report flushes."""
-        return []
 
     def done(self, error: TalkwireError | None) -> list[Message]:
         """Return the context's last message, after its error if any. A socket of one context gets
