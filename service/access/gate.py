@@ -16,7 +16,7 @@ from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.hosts import called_by_address, is_allowed, is_known
-from service.access.rules import Access, Rule, is_speaking, rule_of
+from service.access.rules import Access, Rule, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.keys import Scope as KeyScope
@@ -62,7 +62,7 @@ class Gate:
         if route is not None and rule is not None and rule.access is KeyScope.SPEAK:
             # a handshake or a request that does work
             is_handshake = scope["type"] == "websocket"
-            if is_handshake or scope["method"] == "POST" or is_speaking(route):
+            if is_handshake or scope["method"] == "POST" or rule.speaks:
                 await self._runtime.hold_until_ready()
         await self._app(scope, receive, send)
 

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from service.auth.keys import Scope
 from service.dialects.errors import ErrorTable
 
-_RULE, _SPEAKS = "__access_rule__", "__speaks__"
+_RULE = "__access_rule__"
 #: Query parameters for keys, since browsers cannot set headers of handshakes or links.
 BROWSER_QUERY = ("api_key", "access_token")
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -44,6 +44,9 @@ class Rule:
     query: tuple[str, ...] = ()
     #: OpenAPI security scheme of the key's header besides ``Authorization: Bearer``.
     scheme: str | None = None
+    #: Whether the route speaks: it is held while engines start, and without a free slot it is
+    #: refused before its body is parsed.
+    speaks: bool = False
 
 
 class GuardedRouter(APIRouter):
@@ -79,16 +82,3 @@ def rule_of(route: BaseRoute) -> Rule | None:
     """Return the rule of a route; None if it has none."""
     rule = getattr(getattr(route, "endpoint", None), _RULE, None)
     return rule if isinstance(rule, Rule) else None
-
-
-def speaks(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint that speaks: it is held while engines start, and without a free slot it is
-    refused before its body is parsed.
-    """
-    setattr(endpoint, _SPEAKS, True)
-    return endpoint
-
-
-def is_speaking(route: BaseRoute) -> bool:
-    """Whether the endpoint of a route speaks."""
-    return hasattr(getattr(route, "endpoint", None), _SPEAKS)

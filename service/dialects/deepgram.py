@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel, Field
 from websockets.frames import CloseCode
 
 from service import __version__
-from service.access.rules import GuardedRouter, Rule, speaks
+from service.access.rules import GuardedRouter, Rule, declare
 from service.audio.encoder import AudioEncoder
 from service.audio.factory import make_stream_encoder
 from service.audio.filters import FASTEST, SLOWEST
@@ -430,7 +431,7 @@ def deepgram_router(runtime: Runtime) -> GuardedRouter:
         await serve_socket(websocket, runtime, dialect, TABLE, subprotocol)
 
     @router.post("/v1/speak", response_class=Response)
-    @speaks
+    @declare(replace(rule, speaks=True))
     async def speak(body: SpeakBody, request: Request) -> Response:
         """Speak a text, with the options of the query: `model` (a voice), `encoding` (mp3),
         `container`, `sample_rate`, `bit_rate`, `speed`. The audio is streamed.

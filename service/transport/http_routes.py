@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.access.rules import is_speaking, rule_of
+from service.access.rules import rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
 from service.dialects.errors import refusal, validation_error
@@ -167,7 +167,6 @@ class SpeechRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See APIRoute."""
         handler = super().get_route_handler()
-        needs_slot = is_speaking(self)
         rule = rule_of(self)
         assert rule is not None
 
@@ -187,7 +186,7 @@ class SpeechRoute(APIRoute):
             if self.takes_clips:
                 request.max_clip_bytes = request.max_bytes + _BASE64 * ClipLimits().max_bytes // 3
             request_id = request.state.request_id = uuid.uuid4().hex
-            if needs_slot:
+            if rule.speaks:
                 try:
                     runtime.require_ready()
                     runtime.admission.require(current_caller())

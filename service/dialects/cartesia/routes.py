@@ -18,7 +18,7 @@ from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
 from websockets.frames import CloseCode
 
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare, speaks
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare
 from service.audio.factory import MEDIA_TYPES
 from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
@@ -305,6 +305,7 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     """Create all routes of this dialect."""
     rule = Rule(Scope.SPEAK, TABLE, scheme="x_api_key")
     errors = documented(CartesiaErrorBody)
+    speaking = declare(replace(rule, speaks=True))
     router = GuardedRouter(rule, route_class=SpeechRoute, responses=errors, tags=[NAME])
 
     @router.websocket("/tts/websocket")
@@ -314,14 +315,14 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
         await serve_socket(websocket, runtime, _CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
 
     @router.post("/tts/bytes", response_class=Response)
-    @speaks
+    @speaking
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is streamed."""
         format_ = body.require_format("raw", "wav", "mp3")
         return spoken(body, request, format_, BodyRenderer(MEDIA_TYPES[format_.name]))
 
     @router.post("/tts/sse", response_class=Response)
-    @speaks
+    @speaking
     async def events(body: SpeechBody, request: Request) -> Response:
         """Speak a text as server-sent events, with words if the model has them."""
         format_ = body.require_format("raw")

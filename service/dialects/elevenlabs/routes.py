@@ -14,7 +14,7 @@ from functools import partial
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from websockets.frames import CloseCode
 
-from service.access.rules import GuardedRouter, Rule, declare, speaks
+from service.access.rules import GuardedRouter, Rule, declare
 from service.audio.factory import MEDIA_TYPES
 from service.audio.pcm import tell_wav_length
 from service.auth.keys import Scope
@@ -368,17 +368,18 @@ def elevenlabs_router(runtime: Runtime) -> GuardedRouter:
     async def stream_input(websocket: WebSocket) -> None:
         await serve(websocket, _SingleStreamDialect)
 
-    _add_speech(router, runtime)
+    _add_speech(router, runtime, rule)
     add_account(router, runtime)
     return router
 
 
-def _add_speech(router: APIRouter, runtime: Runtime) -> None:
+def _add_speech(router: APIRouter, runtime: Runtime, rule: Rule) -> None:
+    speaking = declare(replace(rule, speaks=True))
     format_query = Query(DEFAULT_FORMAT, description="`codec_rate_bitrate`.")
 
     @router.post(_SPEECH, response_class=Response)
     @router.post(_SPEECH + "/stream", response_class=Response)
-    @speaks
+    @speaking
     async def speech(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
@@ -386,7 +387,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         return spoken(voice_id, body, request, output_format)
 
     @router.post(_SPEECH + "/stream/with-timestamps", response_class=Response)
-    @speaks
+    @speaking
     async def timed_stream(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:
@@ -394,7 +395,7 @@ def _add_speech(router: APIRouter, runtime: Runtime) -> None:
         return spoken(voice_id, body, request, output_format, TimedLines)
 
     @router.post(_SPEECH + "/with-timestamps", response_class=Response)
-    @speaks
+    @speaking
     async def timed(
         voice_id: str, body: SpeechBody, request: Request, output_format: str = format_query
     ) -> Response:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
 from service.access.hosts import require_own_page
-from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare, speaks
+from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare
 from service.audio.factory import MEDIA_TYPES
 from service.auth.keys import Scope
 from service.contexts.options import require_model
@@ -153,19 +153,19 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
     """Create the routes of this API."""
     rule = Rule(Scope.SPEAK, TABLE)
     audio: dict[str, Any] = {"response_class": Response, "responses": _AUDIO}
-    errors = documented(ErrorBody)
+    errors, speaking = documented(ErrorBody), declare(replace(rule, speaks=True))
     router = GuardedRouter(rule, route_class=ClipRoute, responses=errors, tags=["openai"])
     started = int(time.time())
 
     @router.post("/v1/audio/speech", **audio)
-    @speaks
+    @speaking
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is streamed."""
         return speech_response(body, runtime, request.state.request_id)
 
     @router.post("/openai/v1/audio/speech", **audio)
     @router.post("/openai/deployments/{deployment}/audio/speech", **audio)
-    @speaks
+    @speaking
     async def azure_speech(
         body: SpeechBody, request: Request, deployment: str | None = None
     ) -> Response:
@@ -174,8 +174,7 @@ def openai_router(runtime: Runtime) -> GuardedRouter:
         return speech_response(named, runtime, request.state.request_id)
 
     @router.get("/v1/audio/speech", **audio)
-    @declare(replace(rule, query=BROWSER_QUERY))
-    @speaks
+    @declare(replace(rule, query=BROWSER_QUERY, speaks=True))
     async def spoken_query(request: Request) -> Response:
         """Speak a text, for clients that can only open a URL, such as an `<audio>` element or a
         telephone system. The query's parameters are the body's fields; `api_key` may be a key.
