@@ -158,6 +158,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 timer.cancel()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """See uvicorn. It would raise InvalidState, and end the server without its engines' end,
+        for a client that has sent a close frame and not yet read everything.
+        """
+        if not self.transport.is_closing():
+            super().shutdown()
+
     def handle_connect(self, event: Request) -> None:
         """See uvicorn."""
         super().handle_connect(event)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
 
 from service.dialects.native import NativeDialect
 from service.transport import uvicorn_protocols
@@ -203,3 +204,30 @@ async def test_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatc
             await lost.wait()
         assert stalled.close_code is None  # the client did not close the socket
         await server.until_free()
+
+
+async def test_server_can_end_while_client_that_has_closed_has_not_read_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "_FLUSH_S", 0.1)
+    choked: list[WebSocketProtocol] = []
+    pause_writing = WebSocketProtocol.pause_writing
+
+    def note(link: WebSocketProtocol) -> None:
+        pause_writing(link)
+        choked.append(link)
+
+    monkeypatch.setattr(WebSocketProtocol, "pause_writing", note)
+    async with (
+        gateway(FakeTalker(frames_per_character=100), max_lead_ms=10**7) as server,
+        connect(server.url, compression=None, max_queue=1, close_timeout=0.1) as stalled,
+    ):
+        c = Client(stalled)
+        await c.next()
+        await c.create(max_lead_ms=10**7)
+        stalled.transport.pause_reading()
+        await c.send("text.append", context_id="c", text=TEXT * 4)
+        await until(lambda: choked)
+        stalled.transport.write(Frame(Opcode.CLOSE, b"").serialize(mask=True))
+        await until(lambda: choked[0].transport.is_closing())
+        choked[0].shutdown()  # as uvicorn does at the server's end
