@@ -145,7 +145,7 @@ class PendingRequests:
             while True:
                 if stream.is_paused and not stream.is_over:
                     stream.resume()
-                    self._send(Resume(handle))
+                    self._tell(Resume(handle))
                 if demand is not None:
                     self._send_at_once(handle, stream, demand.at_once)
                 rows = await stream.next(0.0 if demand is None else demand.delay_s)
@@ -155,15 +155,20 @@ class PendingRequests:
         finally:
             del self._streams[handle]
             if not stream.is_over:
-                with contextlib.suppress(BackendError):
-                    self._send(Abort(handle))
+                self._tell(Abort(handle))
 
     def _send_at_once(self, handle: int, stream: RowStream, rows: int) -> None:
         if stream.is_over or stream.at_once == rows:
             return
         stream.at_once = rows
+        self._tell(StreamInterval(handle, rows))
+
+    def _tell(self, message: FromGateway) -> None:
+        """Send a message about a request. If the process is down, ``on_down`` ends the request,
+        when the rows have been taken that came before.
+        """
         with contextlib.suppress(BackendError):
-            self._send(StreamInterval(handle, rows))
+            self._send(message)
 
     def on_message(self, message: Step | Failed) -> None:
         """Handle a step of the process, or the failure of a request."""
@@ -176,8 +181,7 @@ class PendingRequests:
                 stream.put(new.rows, new.finish, new.spoken)
                 if stream.is_full and not stream.is_paused:
                     stream.is_paused = True
-                    with contextlib.suppress(BackendError):
-                        self._send(Pause(new.handle))
+                    self._tell(Pause(new.handle))
 
     def _on_failed(self, failed: Failed) -> None:
         self.last_step = msgspec.structs.replace(self.last_step, live=failed.live)

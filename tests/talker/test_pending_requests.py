@@ -141,6 +141,18 @@ async def test_rows_before_process_death_are_delivered_even_if_paused(
     assert len(process.flight) == 0
 
 
+async def test_paused_rows_are_delivered_before_process_death_is_reported(
+    process: Process,
+) -> None:
+    stream = await begin(process)
+    process.make(1, HOLD + 1)
+    process.is_down = True  # its connection closes before ``on_down`` is called
+    assert len((await anext(stream)).rows) == HOLD + 1
+    process.die()
+    with pytest.raises(BackendError):
+        await anext(stream)
+
+
 async def test_process_death_fails_all_streams(process: Process) -> None:
     streams = [await begin(process, handle) for handle in (1, 2)]
     process.die()
