@@ -7,6 +7,7 @@ the reader of that stderr stopped or ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -38,13 +39,15 @@ class OutputLogger(asyncio.Protocol):
     async def open(self) -> BinaryIO:
         """Start reading; return the end to write to. Raises OSError."""
         reading, writing = os.pipe()
-        written = os.fdopen(writing, "wb", 0)
+        pipe, written = os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0)
         try:
             loop = asyncio.get_running_loop()
-            pipe = os.fdopen(reading, "rb", 0)
             self._transport, _ = await loop.connect_read_pipe(lambda: self, pipe)
         except BaseException:
             written.close()
+            # uvloop has closed the descriptor, whose number may soon be another file's
+            with contextlib.suppress(OSError):
+                pipe.close()
             raise
         return written
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
@@ -323,6 +324,29 @@ async def test_stop_during_launch_leaves_no_open_pipe(
         await start
     os.close(inherited.pop())
     assert [output.is_closed for output in outputs] == [True]
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_cancelled_opening_of_output_leaves_no_file_to_close(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def cancel_at_every_step() -> int:
+        steps, is_open = 0, False
+        while not is_open:
+            output = OutputLogger("child")
+            opening = asyncio.create_task(output.open())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if is_open := not opening.cancel():
+                opening.result().close()
+                await output.close(60)
+            await asyncio.wait([opening])
+            steps += 1
+        return steps
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(cancel_at_every_step()) > 1
+    gc.collect()  # an open file would be reported
 
 
 @pytest.fixture
