@@ -177,9 +177,9 @@ def decode_base64(text: str, max_bytes: int, param: str) -> bytes:
 
 
 async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
-    """Write the clip to the child, which may end before it has read all of it."""
+    """Write the clip to the child, which may end before it has read all of it, or any."""
     assert child.stdin is not None
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, RuntimeError):  # uvloop's for a closed pipe
         child.stdin.write(data)
         await child.stdin.drain()
     child.stdin.close()

@@ -7,11 +7,13 @@ import json
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import uvloop
 
 from service.voices import clip_reader as clip_module
 from service.voices import clip_sandbox
@@ -218,6 +220,21 @@ async def test_clip_reader_kills_child_on_cancellation(stuck: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not children(stuck)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_clip_is_fed_to_child_that_ends_at_once_without_error(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def feed_ended_child() -> None:
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec("true", stdin=pipe, stdout=pipe)
+        assert child.stdin is not None
+        await child.communicate()
+        await clip_module._feed(child, GOOD["flac"])
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(feed_ended_child())
 
 
 async def test_clip_reader_is_overloaded_if_child_takes_too_long(stuck: Path) -> None:
