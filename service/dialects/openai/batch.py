@@ -255,6 +255,8 @@ class HttpBatch(Response):
             self._todo.clear()
             for task in (writer, gone, *workers):
                 task.cancel()
+            # the group takes no more tasks once it is left, and their contexts may still start some
+            await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while self._todo:
