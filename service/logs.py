@@ -13,6 +13,7 @@ import select
 import sys
 import threading
 import time
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable
 from typing import IO, Any
@@ -77,8 +78,12 @@ def name_caller(record: logging.LogRecord) -> bool:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Drop uvicorn's errors for refused handshakes and broken bodies, which are not ours."""
-    return "returned without completing" not in record.msg
+    """Drop uvicorn's errors for refused handshakes and broken bodies, which are not ours, and for
+    requests and tasks that a second signal cut.
+    """
+    cause = record.exc_info[1] if record.exc_info else None
+    is_cut = isinstance(cause, CancelledError) or record.msg.endswith("CancelledError\n")
+    return not is_cut and "returned without completing" not in record.msg
 
 
 class LogWriter:

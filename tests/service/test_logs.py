@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import subprocess
 import sys
+import traceback
 from typing import TextIO
 
 import pytest
@@ -162,6 +164,21 @@ def test_log_level_error_drops_warnings_of_libraries(capsys: pytest.CaptureFixtu
         root.setLevel(before)
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["message"] == "broken"
+
+
+async def test_requests_that_are_cut_at_the_end_leave_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quieten()
+    logger = logging.getLogger("uvicorn.error")
+    for cause in (asyncio.CancelledError(), OSError()):
+        try:
+            raise cause
+        except BaseException:
+            logger.exception("Exception in ASGI application\n")  # of a request
+            logger.error(traceback.format_exc())  # of the lifespan
+    assert ["OSError" in caplog.text, "CancelledError" in caplog.text] == [True, False]
+    assert len(caplog.records) == 2
 
 
 async def test_logs_contain_no_client_text(caplog: pytest.LogCaptureFixture) -> None:
