@@ -107,6 +107,35 @@ async def test_cancel_drops_unread_audio_and_frees_context_id() -> None:
         assert speech.metrics is not None
 
 
+async def test_cancellation_is_not_lost_while_context_id_becomes_free() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id))  # the metrics are still to come
+
+    async with (
+        fake_server(script) as url,
+        Client(url) as client,
+        client.speak(context_id="a") as earlier,
+    ):
+        await earlier.cancel()
+        step, is_over = 0, False
+        while not is_over:
+            client._speeches["a"] = earlier
+            earlier._forgotten.clear()
+            registering = asyncio.create_task(client.register(client.speak(context_id="a")))
+            while not earlier._is_awaited:
+                await asyncio.sleep(0)
+            client._forget(earlier)
+            for _ in range(step):
+                await asyncio.sleep(0)
+            is_over = not registering.cancel()
+            await asyncio.wait([registering])
+            assert registering.cancelled() is not is_over
+            client._forget(earlier)
+            step += 1
+
+
 async def test_speech_is_cancelled_on_early_exit() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.open_context()

@@ -255,7 +255,8 @@ class Client:
         earlier = self._speeches.get(speech.context_id)
         if earlier is not None and earlier.cancelled is not None:  # only its metrics are missing
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(earlier._wait(earlier._forgotten), CANCEL_TIMEOUT_S)
+                async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                    await earlier._wait(earlier._forgotten)
         if speech.context_id in self._speeches:
             raise ValueError(f"context id in use: {speech.context_id}")
         self._speeches[speech.context_id] = speech
