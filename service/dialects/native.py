@@ -320,7 +320,7 @@ class NativeDialect(Dialect):
                 self._find(context_id).on_played(played_samples)
             case wire.SessionConfigure(framing):
                 if self._contexts:
-                    wrong = "Configure the session before its first context."
+                    wrong = "A session is configured while no context is open."
                     raise RequestError(ErrorCode.INVALID_MESSAGE, wrong)
                 self._framing = framing
             case wire.Ping(id):

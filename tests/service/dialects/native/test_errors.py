@@ -89,6 +89,21 @@ async def test_unspeakable_text_is_error_of_its_context_only(text: str) -> None:
         assert server.runtime.admission.active == 0
 
 
+async def test_session_is_configured_whenever_no_context_is_open() -> None:
+    async with gateway() as server, client(server.url) as talk:
+        await talk.create()
+        await talk.send("session.configure", framing="json")
+        error = await talk.error()
+        assert error["message"] == "A session is configured while no context is open."
+        await talk.send("context.cancel", context_id="c")
+        await talk.until("context.cancelled")
+        await talk.send("session.configure", framing="json")
+        await talk.create()
+        await talk.send("text.append", context_id="c", text=TEXT)
+        await talk.send("context.end", context_id="c")
+        await talk.until("audio")
+
+
 async def test_text_beyond_limit_is_not_added() -> None:
     async with gateway(max_text_chars=30) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
