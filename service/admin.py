@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -29,6 +30,8 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
         return JSONResponse(body, 200 if ok else 503)
 
+    unavailable: dict[int | str, Any] = {503: {"description": "Not now; `phase` has the reason."}}
+
     # load balancers and monitors also ask by HEAD
     @router.head("/health/live", include_in_schema=False)
     @router.get("/health/live", tags=["health"])
@@ -37,13 +40,13 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         return answer(True)
 
     @router.head("/health/ready", include_in_schema=False)
-    @router.get("/health/ready", tags=["health"])
+    @router.get("/health/ready", tags=["health"], responses=unavailable)
     async def ready() -> Response:
         """Whether new contexts are accepted now."""
         return answer(runtime.is_ready)
 
     @router.head("/health/startup", include_in_schema=False)
-    @router.get("/health/startup", tags=["health"])
+    @router.get("/health/startup", tags=["health"], responses=unavailable)
     async def startup() -> Response:
         """Whether the models have been loaded and warmed up."""
         return answer(runtime.ready.is_set())
@@ -52,7 +55,7 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         "/metrics",
         tags=["metrics"],
         response_class=PlainTextResponse,
-        responses={401: {"description": "A key is needed."}},
+        responses={code: {"description": "The scope admin is needed."} for code in (401, 403)},
     )
     @declare(Rule(metrics_access, TABLE))
     async def metrics() -> Response:

@@ -44,6 +44,26 @@ async def test_openapi_lists_errors_of_every_operation(tmp_path: Path) -> None:
             assert "422" not in answers, "FastAPI's own shape is not what is answered"
 
 
+async def test_openapi_lists_statuses_of_health_and_metrics(tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.json", entry("k", "t"))
+    async with (
+        gateway(api_keys_file=keys) as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
+        paths = (await http.get("/openapi.json", headers=bearer("k"))).json()["paths"]
+        server.runtime.begin_drain()
+        assert (await http.get("/health/ready")).status_code == 503
+        assert (await http.get("/metrics")).status_code == 401
+        assert (await http.get("/metrics", headers=bearer("k"))).status_code == 403
+    for path, statuses in {
+        "/health/live": {"200"},
+        "/health/ready": {"200", "503"},
+        "/health/startup": {"200", "503"},
+        "/metrics": {"200", "401", "403"},
+    }.items():
+        assert set(paths[path]["get"]["responses"]) == statuses, path
+
+
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
 async def test_docs_pages_with_foreign_scripts_are_not_served(path: str) -> None:
     async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
