@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
+import re
 import wave
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -54,6 +57,22 @@ async def test_batch_results_have_whole_audio_in_order() -> None:
                 "total_tokens": len(text) + frames,
             }
         await server.until_free()
+
+
+async def test_documented_batch_has_documented_results() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "http.md").read_text()
+    section = page.partition("\n## `POST /v1/audio/speech/batch`\n")[2]
+    ((body, results),) = re.findall(r"-d '(.*?)'\n```\n\n```\n(.*?)\n```", section, re.DOTALL)
+    async with gateway() as server:
+        answer = (await post_batch(server, json.loads(body))).json()
+    documented = json.loads(results.replace("{…}", "{}"))
+    assert documented.keys() == answer.keys()
+    for shown, result in zip(documented["results"], answer["results"], strict=True):
+        assert shown.keys() == result.keys()
+        for name in {"index", "status", "media_type", "code", "param"} & shown.keys():
+            assert shown[name] == result[name]
+    for name in ("total", "succeeded", "failed"):
+        assert documented[name] == answer[name]
 
 
 async def test_item_options_override_batch_options() -> None:
