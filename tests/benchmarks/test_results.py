@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from benchmarks.report import output_file
 from benchmarks.seam import Seam, as_json, main
 
-RESULTS = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
+ROOT = Path(__file__).parents[2]
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 assert RESULTS, "there are no results to test"
 
 
@@ -22,6 +24,58 @@ def test_results_have_no_constants_outside_json(path: Path) -> None:
         raise ValueError(f"{path.name} holds {constant}")
 
     assert json.loads(path.read_text(), parse_constant=refuse)
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def on_gpu(stage: str, run: int) -> dict[str, float]:
+    """The figures of a run's stage on the H200, by their names."""
+    recorded = json.loads(page("benchmarks/results/gpu_h200.json"))["results"]
+    (figures,) = [one["figures"] for one in recorded if (one["stage"], one["run"]) == (stage, run)]
+    return {figure["name"]: figure["measured"] for figure in figures}
+
+
+def test_pages_have_recorded_figures_of_speakers() -> None:
+    speakers = json.loads(page("benchmarks/results/speakers.json"))["speakers"]
+    peers = [], []
+    for count, figures in speakers.items():
+        p50, p95 = (f"{figures[name]:.0f}" for name in ("ttfa_p50_ms", "ttfa_p95_ms"))
+        rtf = f"{figures['rtf_p50']:.2f}"
+        row = rf"\| {count} \| \d+, {p50} ms \| \d+, {p95} ms \| 100 % \| [\d.]+, {rtf} \|"
+        assert re.search(row, page("README.md")), row
+        row = rf"\| {count} \| \d+ \| .+ \| {p50} / {p95} \| 100, 100 % \| .+, {rtf[1:]} \|"
+        assert re.search(row, page("benchmarks/README.md")), row
+        peers[0].append(p50)
+        peers[1].append(rtf)
+    times, factors = ("; ".join(column) for column in peers)
+    assert f"{times} ms (p50), heard | talker's RTF {factors};" in page("benchmarks/peers.md")
+
+
+def test_pages_have_recorded_figures_of_gpu() -> None:
+    benchmarks, operations = page("benchmarks/README.md"), page("docs/guides/operations.md")
+    steps = {
+        stage: [on_gpu(stage, 5)[f"step at {streams}"] for streams in (1, 4, 16, 64)]
+        for stage in ("talker", "talker-int8", "talker-fp8", "talker-invariant", "talker-higgs-v2")
+    }
+    for row in steps.values():
+        assert f"| {' | '.join(f'{ms:.3g}' for ms in row)} |" in benchmarks
+    relative = {
+        stage: [row[at] / steps["talker"][at] for at in (0, -1)] for stage, row in steps.items()
+    }
+    int8, fp8 = (
+        [f"{100 * (1 - x):.0f} %" for x in relative[f"talker-{q}"]] for q in ("int8", "fp8")
+    )
+    assert f"{int8[0]} less time with `int8` and {fp8[0]} less with `fp8`" in operations
+    assert f"{int8[1]} and {fp8[1]} with 64 streams" in operations
+    assert [round(factor) for factor in relative["talker-invariant"]] == [4, 2]
+    assert "[two to four times as long]" in operations
+    ready = on_gpu("talker", 4)["ready"], on_gpu("service", 2)["ready"]
+    assert f"| {ready[0]:.0f}; {ready[1]:.0f} s |" in benchmarks
+    heard = [f"{on_gpu('service', 5)[f'TTFA p50 at {streams}']:.0f}" for streams in (1, 16, 32, 64)]
+    assert f"TTFA p50 | {', '.join(heard)} ms;" in benchmarks
+    assert f"{heard[0]} ms at one speaker and {heard[-1]} ms at 64" in page("README.md")
 
 
 def test_infinite_snr_of_seam_is_written_as_null() -> None:
