@@ -210,7 +210,7 @@ class RuntimeCollector(Collector):
         current = "1 unless the file of keys could not be used when it was read last."
         return (
             ("tts_ready", "1 while new contexts are served.", runtime.is_ready),
-            ("tts_draining", "1 once the server is shutting down.", runtime.is_draining),
+            ("tts_draining", "1 while draining.", runtime.is_draining),
             ("tts_connections_active", sockets, runtime.connections),
             ("tts_contexts_active", "Open contexts.", runtime.admission.active),
             ("tts_capacity_contexts", admitted, runtime.admission.capacity),
