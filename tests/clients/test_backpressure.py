@@ -218,3 +218,30 @@ async def test_context_id_is_reusable_right_after_cancel() -> None:
             async with client.speak(context_id="turn") as speech:
                 pass
             assert speech.metrics == metrics("turn")
+
+
+async def test_speech_that_is_left_while_its_connection_is_slow_frees_its_id() -> None:
+    class Slow(Client):
+        asked, room = asyncio.Event(), asyncio.Lock()
+
+        async def send(self, message: protocol.ClientMessage) -> None:
+            self.asked.set()
+            async with self.room:
+                await super().send(message)
+
+    async def script(peer: Peer) -> None:
+        for handle in range(2):
+            create = await peer.open_context(handle)
+            await peer.expect(protocol.ContextCancel)
+            await peer.say(cancelled(create.context_id), metrics(create.context_id))
+
+    async with fake_server(script) as url, Slow(url) as client:
+        async with client.room:
+            entering = asyncio.create_task(client.speak(context_id="a").__aenter__())
+            await client.asked.wait()
+            entering.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([entering])
+        assert entering.cancelled()
+        async with client.speak(context_id="a"):
+            pass

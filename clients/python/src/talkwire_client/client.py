@@ -370,7 +370,7 @@ async def _wait_for_room(
     ``slow`` is given up if one of ``speeches`` waits too long. Returns at once if the socket is
     closed: the rest of its data is bounded, and all speeches need to learn of its end.
     """
-    room = asyncio.ensure_future(slow._wait_for_room())
+    room = asyncio.ensure_future(slow._chunks.wait_for_room())
     closed = asyncio.ensure_future(socket.wait_closed())
     first = asyncio.FIRST_COMPLETED
     timeout_s = SLOW_READER_TIMEOUT_S

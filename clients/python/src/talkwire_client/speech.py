@@ -254,7 +254,8 @@ class Speech:
         self._entered = True
         self._chunks.max_items = max_queued_chunks(self._create, self._connection.server.limits)
         try:
-            await self._connection.send(self._create)
+            # In a task, since the server knows no context to cancel if this is cancelled instead.
+            await self._sent(asyncio.create_task(self._send(self._create)))
             await self._wait(self._answered)
             if self._refusal is not None:
                 raise self._refusal
@@ -457,9 +458,6 @@ class Speech:
         """Whether the connection must not be read until the reader has taken a chunk."""
         return self._chunks.is_full
 
-    async def _wait_for_room(self) -> None:
-        await self._chunks.wait_for_room()
-
     @property
     def _is_awaited(self) -> bool:
         """Whether a task waits for a message about this speech."""
@@ -565,22 +563,21 @@ class Speech:
                     await self._wait(self._forgotten)
 
     async def _send_cancel(self, played_ms: float | None) -> None:
-        """Send a cancel, but only once, since a second one would be refused.
-
-        It is sent even if the caller is cancelled while the connection is slow.
-        """
+        """Send a cancel, but only once, since a second one would be refused."""
         if self._cancelling is None:
             # raises TypeError to the caller instead of in the task
             heard_ms = None if played_ms is None else max(float(played_ms), 0.0)
             cancel = wire.ContextCancel(self.context_id, heard_ms)
             self._cancelling = asyncio.create_task(self._send(cancel))
-        if (error := await asyncio.shield(self._cancelling)) is not None:
+        await self._sent(self._cancelling)
+
+    async def _sent(self, sending: asyncio.Task[ClientError | None]) -> None:
+        """Wait for ``_send``, which goes on if this is cancelled while the connection is slow."""
+        if (error := await asyncio.shield(sending)) is not None:
             raise error
 
     async def _send(self, message: wire.ClientMessage) -> ClientError | None:
-        """Send a message in a task of its own. An error is returned, since the task that asked may
-        be gone, and asyncio would log an error that is raised.
-        """
+        """Send a message; for a task of its own, in which asyncio would log an error."""
         try:
             await self._connection.send(message)
         except ClientError as error:
