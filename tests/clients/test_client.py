@@ -475,3 +475,13 @@ async def test_cancel_is_sent_once_over_slow_connection(
         assert await second == cancelled(speech.context_id)
         await speech.__aexit__(None, None, None)
         assert first.cancelled() is interrupted
+
+
+async def test_speech_that_is_done_before_it_is_open_ends() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.expect(protocol.ContextCreate)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        assert await drain(speech) == []
+        assert speech.done is not None

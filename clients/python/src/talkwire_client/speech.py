@@ -511,6 +511,7 @@ class Speech:
     def _on_done(self, done: wire.ContextDone) -> None:
         self.done = done
         self._over.set()
+        self._answered.set()  # for a server that has not said that it is open
         failed = done.reason == "error" and self.errors
         self._chunks.end(self.errors[-1] if failed else None)
 
