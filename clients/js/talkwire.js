@@ -25,8 +25,7 @@ const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 export const HEADER_BYTES = 12;
 const VERSION_AND_TYPE = (1 << 4) | 1;
 const WRAP = 2 ** 32;
-/** Opus packets have no fixed size. */
-const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 };
+const SAMPLE_BYTES = { pcm_s16le: 2, pcm_f32le: 4, pcm_mulaw: 1, pcm_alaw: 1 }; // Opus has no fixed size
 /** What these come at unless another rate is asked for. */
 const TELEPHONE_RATES = { pcm_mulaw: 8000, pcm_alaw: 8000 };
 /** The longest that a UTF-16 unit gets in JSON (`\u0000`), and room for the rest of a message. */
@@ -36,7 +35,7 @@ const ENVELOPE_BYTES = 1024;
 const LATE_CODES = new Set(["unknown_context", "context_closed"]);
 /** What servers take in one message unless they say otherwise. */
 const MESSAGE_BYTES = 65_536;
-const ID = /^[^]{1,128}$/u; // the server's errors name no other
+const ID = /^\P{Surrogate}{1,128}$/u; // the server's errors name no other
 /** Unread audio that an iterated context holds before it gives up: a socket cannot be paused. */
 const MAX_UNREAD_BYTES = 16 << 20;
 
@@ -268,7 +267,8 @@ export class Client {
       if (!(param in fields) || (typeof fields[param] === "string" && ID.test(fields[param]))) continue;
       throw new TalkwireError("invalid_message", `${param} is a string of 1 to 128 characters.`, { param });
     }
-    const message = JSON.stringify({ type, ...fields }), most = this.session?.limits.max_message_bytes;
+    const message = JSON.stringify({ type, ...fields }, wellFormed);
+    const most = this.session?.limits.max_message_bytes;
     if (new TextEncoder().encode(message).length > most) // the server would close the socket
       throw new TalkwireError("invalid_message", `A message has ${most} bytes at most.`);
     this._socket.send(message);
@@ -327,10 +327,7 @@ export class Client {
     this._lost = error;
     this._greeted.reject(error);
     for (const pong of this._pings.values()) pong.reject(error);
-    for (const context of this._contexts.values()) {
-      context._settle(error);
-      this._forget(context);
-    }
+    for (const context of this._contexts.values()) context._finish(error);
     this._socket.close(error.code === "protocol_error" ? 4002 : 1000);
     if (this.session) tell(this._options.onClose, error);
   }
@@ -363,6 +360,7 @@ export class Context {
     this._flushes = []; // in the order of the server's answers
     this._chunks = [];
     this._unread = 0;
+    this._half = ""; // of a character, whose other half comes with the next text
     this._wake = null;
     this._sequence = this._offset = 0;
     this._over = null; // {error} once nothing more will come
@@ -382,8 +380,15 @@ export class Context {
    * not a string.
    */
   append(text) {
+    if (typeof text !== "string" && !(text instanceof String)) {
+      const why = `A text is a string, and not ${text === null ? "null" : typeof text}.`;
+      throw new TalkwireError("invalid_message", why, { param: "text" });
+    }
     const { limits } = this._client.session;
-    for (const piece of pieces(text, limits)) this._send("text.append", { text: piece });
+    text = this._half + text;
+    const end = text.length - Number(/[\ud800-\udbff]$/.test(text));
+    for (const piece of pieces(text.slice(0, end), limits)) this._send("text.append", { text: piece });
+    this._half = text.slice(end);
   }
 
   /** Has what is there spoken now; resolves when the last sample of it has come. Need not be awaited. */
@@ -546,10 +551,6 @@ export class Context {
 
 /** `text`, in pieces that each fit into a message; no character is cut. */
 function pieces(text, { max_message_bytes: bytes = MESSAGE_BYTES, max_text_chars: chars }) {
-  if (typeof text !== "string" && !(text instanceof String)) {
-    const why = `A text is a string, and not ${text === null ? "null" : typeof text}.`;
-    throw new TalkwireError("invalid_message", why, { param: "text" });
-  }
   const units = Math.max(2, Math.floor((bytes - ENVELOPE_BYTES) / UNIT_BYTES));
   if (text.length <= units) return [text];
   const written = new TextEncoder().encode(JSON.stringify(text));
@@ -567,9 +568,11 @@ function pieces(text, { max_message_bytes: bytes = MESSAGE_BYTES, max_text_chars
   return made;
 }
 
-function closed() {
-  return new TalkwireError("context_closed", "The context is closed.");
-}
+/** For JSON.stringify: half a character, which the server cannot read, becomes U+FFFD. */
+const wellFormed = (_, value) =>
+  typeof value === "string" ? value.replace(/\p{Surrogate}/gu, "\ufffd") : value;
+
+const closed = () => new TalkwireError("context_closed", "The context is closed.");
 
 /** Calls a user's callback, if there is one. What it throws is not the connection's fault. */
 function tell(callback, value) {

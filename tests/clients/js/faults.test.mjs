@@ -158,12 +158,24 @@ test("a text that is no string is refused by name, and not sent", async () => {
   }
 });
 
+test("a character that comes in two halves is sent whole, and half of one is replaced", async () => {
+  const { client, socket } = await open();
+  const texts = () => socket.sent.splice(0).flatMap(({ type, text }) => (type === "text.append" ? text : []));
+  const context = await client.createContext();
+  for (const unit of "a\u{1F642}b".split("")) context.append(unit);
+  assert.equal(texts().join(""), "a\u{1F642}b");
+  await context.feed(["a\ud83d", "b\ude42", "c\ud83d"]);
+  assert.equal(texts().join(""), "a\ufffdb\ufffdc");
+  await client.createContext({ scene: "\ud83d" });
+  assert.equal(socket.sent.at(-1).scene, "\ufffd");
+});
+
 test("an id that no answer could name is refused, and not sent", async () => {
   const { client, socket } = await open();
   const told = (param) => ({ code: "invalid_message", param, message: `${param} is a string of 1 to 128 characters.` });
   const context = await client.createContext();
   socket.sent.length = 0;
-  for (const id of ["", "x".repeat(129), 7, {}]) {
+  for (const id of ["", "x".repeat(129), "\ud83d", 7, {}]) {
     await assert.rejects(client.createContext({ context_id: id }), told("context_id"));
     await assert.rejects(context.flush(id), told("flush_id"));
   }
