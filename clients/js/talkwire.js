@@ -542,7 +542,7 @@ export class Context {
     this._over = { error };
     if (error) this._finished.reject(error);
     else this._finished.resolve(this);
-    this._opened.reject(error);
+    this._opened.reject(error ?? closed());
     this._stopped.resolve();
     for (const flush of this._flushes) flush.reject(error ?? closed());
     this._wake?.();

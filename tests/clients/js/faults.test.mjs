@@ -170,6 +170,20 @@ test("a character that comes in two halves is sent whole, and half of one is rep
   assert.equal(socket.sent.at(-1).scene, "\ufffd");
 });
 
+test("a context that is done before it was opened is refused", async () => {
+  class Hasty extends FakeSocket {
+    send(text) {
+      const { context_id } = JSON.parse(text);
+      this.say({ type: "context.done", context_id, reason: "complete" });
+    }
+  }
+  const connecting = connect("ws://server/", { WebSocket: Hasty });
+  Hasty.made.at(-1).greet();
+  const client = await connecting;
+  await assert.rejects(client.createContext(), { code: "context_closed" });
+  await assert.rejects(client.speak("Hello."), { code: "context_closed" });
+});
+
 test("an id that no answer could name is refused, and not sent", async () => {
   const { client, socket } = await open();
   const told = (param) => ({ code: "invalid_message", param, message: `${param} is a string of 1 to 128 characters.` });
