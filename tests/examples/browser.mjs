@@ -1,5 +1,5 @@
 // Runs the script of examples/browser.html: clicks "speak", and tells how many samples were played.
-// With STOP, clicks "stop" once a chunk plays, and tells what the page says then.
+// With STOP, clicks "stop" twice once a chunk plays, and tells what the page says then.
 
 const elements = {};
 globalThis.document = {
@@ -43,7 +43,11 @@ globalThis.AudioContext = class {
     return new Source();
   }
 
+  /** As in a browser, the state follows later, and a second call is an error. */
   async close() {
+    if (this.isClosing) throw new DOMException("It is closed.", "InvalidStateError");
+    this.isClosing = true;
+    await new Promise(setImmediate);
     this.state = "closed";
   }
 };
@@ -52,7 +56,7 @@ await import(process.argv[2]);
 const speaking = elements.speak.onclick();
 if (STOP) {
   await playing;
-  elements.stop.onclick();
+  for (let click = 0; click < 2; click++) elements.stop.onclick();
 }
 await speaking;
 if (elements.speak.disabled || !elements.stop.disabled) throw new Error("the buttons are stuck");
