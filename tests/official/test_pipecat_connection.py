@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from pipecat.frames.frames import (
+    AggregatedTextFrame,
     InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -128,6 +129,17 @@ async def test_long_text_is_split_to_server_limit() -> None:
         await talk.say(text)
     assert script.texts() == text + " "
     assert all(len(json.dumps(message)) < 2048 for message in script.heard)
+
+
+async def test_text_outside_of_turns_is_a_turn_of_its_own() -> None:
+    script = Script()
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url, stop_frame_timeout_s=3600)
+        async with conversation(tts) as talk:
+            await talk.queue(*(AggregatedTextFrame(text, "sentence") for text in (ONE, OTHER)))
+            await talk.until_stopped(2)
+    assert [m["type"] for m in script.heard] == 2 * ["context.create", "text.append", "context.end"]
+    assert talk.pcm() == bytes(9600)
 
 
 async def test_text_that_cannot_be_sent_ends_its_context_at_server() -> None:

@@ -133,6 +133,8 @@ class TalkwireTTSService(TalkwireConnection):
             chars = self._server.piece_chars if self._server else len(text)
             for piece in wire.pieces(text, chars):
                 await self._send("text.append", context_id=context_id, text=piece)
+            if context_id != self._turn_context_id:  # nothing else is said in it
+                await self.flush_audio(context_id)
             await self.start_tts_usage_metrics(text)
             yield None
         except Exception as error:
