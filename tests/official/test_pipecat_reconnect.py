@@ -6,7 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-from pipecat.frames.frames import TTSUpdateSettingsFrame
+from pipecat.frames.frames import (
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    TTSUpdateSettingsFrame,
+)
+from pipecat.services.tts_service import TextAggregationMode
 from pipecat.utils.errors import ErrorCategory
 from pipecat_talkwire import TalkwireTTSService, wire
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -76,8 +82,7 @@ async def test_turn_that_a_lost_connection_cuts_off_is_reported_once() -> None:
         await talk.until_stopped(1)
         await talk.say(OTHER)
         await talk.until_stopped(2)
-        for socket in server.connections:  # nothing is spoken on it
-            socket.transport.abort()
+        _cut(server)  # nothing is spoken on it
         while script.connections < 3:
             await asyncio.sleep(0.01)
         await talk.say(ONE)
@@ -138,4 +143,72 @@ async def test_service_that_gave_up_speaks_after_settings_are_corrected() -> Non
         await talk.until_stopped(2)
     assert talk.pcm() == bytes(4800)
     assert script.texts() == f"{OTHER} "
+    server.close()
+
+
+class Held(TalkwireTTSService):
+    """A service that reconnects when the test lets it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(stop_frame_timeout_s=3600, **kwargs)
+        self.lost, self.go = asyncio.Event(), asyncio.Event()
+
+    async def _maybe_try_reconnect(self, *args: Any) -> bool:
+        self.lost.set()
+        await self.go.wait()
+        return await super()._maybe_try_reconnect(*args)
+
+
+class Mute(Script):
+    """A server that speaks nothing on its first connection."""
+
+    async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+        if self.connections > 1:
+            await super().speak(socket, context_id, handle)
+
+
+def _cut(server: Server) -> None:
+    for socket in server.connections:
+        socket.transport.abort()
+
+
+async def test_turn_that_ends_when_the_connection_is_lost_is_over() -> None:
+    script = Mute()
+    server = await _serve(script)
+    url = f"ws://127.0.0.1:{_port(server)}/"
+    tts = Held(url=url, text_aggregation_mode=TextAggregationMode.TOKEN)
+    async with conversation(tts) as talk:
+        await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(ONE))
+        while not script.texts():
+            await asyncio.sleep(0.01)
+        _cut(server)
+        await tts.lost.wait()
+        await talk.queue(LLMFullResponseEndFrame())
+        await talk.say(OTHER)
+        while OTHER not in script.texts():
+            await asyncio.sleep(0.01)
+        tts.go.set()
+        await talk.until_stopped(2)
+    assert len(set(talk.contexts())) == 2
+    assert talk.pcm(talk.contexts()[1]) == bytes(4800)
+    assert not any("processing frame" in error for error in talk.errors())
+    server.close()
+
+
+async def test_turn_of_lost_connection_ends_if_a_text_reconnects_first() -> None:
+    script = Mute()
+    server = await _serve(script)
+    tts = Held(url=f"ws://127.0.0.1:{_port(server)}/")
+    async with conversation(tts) as talk:
+        await talk.say(ONE)
+        while not any(message["type"] == "context.end" for message in script.heard):
+            await asyncio.sleep(0.01)
+        _cut(server)
+        await tts.lost.wait()
+        await talk.say(OTHER)
+        while OTHER not in script.texts():
+            await asyncio.sleep(0.01)
+        tts.go.set()
+        await talk.until_stopped(2)
+    assert talk.pcm(talk.contexts()[1]) == talk.pcm() == bytes(4800)
     server.close()

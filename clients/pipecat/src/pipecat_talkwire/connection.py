@@ -125,6 +125,10 @@ class TalkwireConnection(WebsocketTTSService):
         async with self._connecting:
             socket = self._websocket
             if socket and socket is not self._reading and socket.state is State.OPEN:
+                waiting = self._waiting_context_id
+                for context_id in self.get_audio_contexts():  # those of the lost one
+                    if context_id != waiting and not self._contexts.get(context_id):
+                        await self.remove_audio_context(context_id)
                 return True
         return await super()._reconnect_websocket(attempt_number)
 

@@ -165,7 +165,8 @@ class TalkwireTTSService(TalkwireConnection):
         context = self._contexts.get(turn)
         if context is not None and not context.ended:
             context.ended = True
-            await self._send("context.end", context_id=context.context_id)
+            with contextlib.suppress(ConnectionClosed, ConnectionError):  # it ended with it
+                await self._send("context.end", context_id=context.context_id)
         elif context is None and turn and not self.is_usable:
             # Pipecat sends no text to an unusable service, so nothing will arrive for this turn.
             await self._close_context(turn)
@@ -189,7 +190,7 @@ class TalkwireTTSService(TalkwireConnection):
         # Nothing arrived for a while: Pipecat has no context any more for a turn that the server
         # has one for.
         if turn and turn != self._turn_context_id and self._contexts.forget(turn):
-            with contextlib.suppress(ConnectionClosed):
+            with contextlib.suppress(ConnectionClosed, ConnectionError):
                 await self._send("context.cancel", context_id=turn)
 
     async def on_audio_context_completed(self, context_id: str) -> None:
