@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from pipecat.frames.frames import (
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -211,4 +212,51 @@ async def test_turn_of_lost_connection_ends_if_a_text_reconnects_first() -> None
         tts.go.set()
         await talk.until_stopped(2)
     assert talk.pcm(talk.contexts()[1]) == talk.pcm() == bytes(4800)
+    server.close()
+
+
+async def test_turns_without_server_do_not_end_reconnection() -> None:
+    script = Script()
+    server = await _serve(script)
+    tts = TalkwireTTSService(
+        url=f"ws://127.0.0.1:{_port(server)}/",
+        reconnect_backoff_min_wait=0.05,
+        reconnect_backoff_max_wait=0.05,
+    )
+    async with conversation(tts) as talk:
+        port = _port(server)
+        server.close()
+        await server.wait_closed()
+        await talk.until(lambda: any("attempt 1 failed" in e for e in talk.errors()), "it tried")
+        for turn in range(4):
+            await talk.say(ONE)
+            await talk.until_stopped(turn + 1)
+        assert tts.is_usable
+        server = await _serve(script, port)
+        await talk.say(OTHER)
+        await talk.until_stopped(5)
+    assert talk.pcm() == bytes(4800)
+    server.close()
+
+
+@pytest.mark.parametrize("code", ["overloaded", "engine_restarting", "invalid_text"])
+async def test_errors_that_pass_leave_service_usable(code: str) -> None:
+    class Failing(Script):
+        async def speak(self, socket: ServerConnection, context_id: str, handle: int) -> None:
+            if handle >= 4:
+                return await super().speak(socket, context_id, handle)
+            for kind in ("error", "context.done"):
+                told = {"type": kind, "context_id": context_id, "code": code, "message": "No."}
+                await socket.send(json.dumps({**told, "reason": "error"}))
+
+    script = Failing()
+    server = await _serve(script)
+    tts = TalkwireTTSService(url=f"ws://127.0.0.1:{_port(server)}/")
+    async with conversation(tts) as talk:
+        for turn in range(5):
+            await talk.say(ONE)
+            await talk.until_stopped(turn + 1)
+        assert tts.is_usable
+    assert talk.pcm() == bytes(4800)
+    assert len(talk.errors()) == 4
     server.close()

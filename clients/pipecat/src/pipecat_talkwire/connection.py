@@ -51,6 +51,7 @@ class TalkwireConnection(WebsocketTTSService):
         self._server: wire.Server | None = None
         self._forgotten = asyncio.Event()
         self._contexts = Contexts(self._forgotten.set)
+        self._excused: set[str] = set()  # contexts whose error was reported and may pass
         self._leaving = False
         self._left = asyncio.Event()  # set unless the server goes away
         self._left.set()
@@ -103,10 +104,19 @@ class TalkwireConnection(WebsocketTTSService):
         finally:
             self._left.set()
 
+    async def _record_context_audio_outcome(self, context_id: str, received_audio: bool) -> None:
+        # Pipecat gives up for good after three silent contexts in a row, which it takes for
+        # requests that the server ignores.
+        is_excused = context_id in self._excused
+        self._excused.discard(context_id)
+        if received_audio or not is_excused:
+            await super()._record_context_audio_outcome(context_id, received_audio)
+
     async def _report_incomplete(self, error: Exception | None) -> None:
         """Report that the lost connection had open contexts. Pipecat reports only that it cannot
         be opened again, and ends their turns like complete ones.
         """
+        self._excused.update(self._contexts.ids())
         turns = "1 turn is" if len(self._contexts) == 1 else f"{len(self._contexts)} turns are"
         told = f"the connection was lost and {turns} incomplete"
         if error is not None:

@@ -36,6 +36,10 @@ class Contexts:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def ids(self) -> list[str]:
+        """Return the ids of the open contexts."""
+        return list(self._by_id)
+
     @property
     def wait_for_text(self) -> bool:
         """Whether one of them is open whose text has not ended."""

@@ -139,6 +139,8 @@ class TalkwireTTSService(TalkwireConnection):
             yield None
         except Exception as error:
             yield ErrorFrame(error=f"{self} cannot send text: {error}", exception=error)
+            if self._reconnect_in_progress:  # which gives up by itself
+                self._excused.add(context_id)
             if self._contexts.forget(context_id):
                 # Without the connection the server has ended it already.
                 with contextlib.suppress(ConnectionClosed, ConnectionError):
@@ -178,6 +180,7 @@ class TalkwireTTSService(TalkwireConnection):
             context_id: The interrupted context.
         """
         await self.stop_all_metrics()
+        self._excused.discard(context_id)
         if self._contexts.forget(context_id):
             await self._send("context.cancel", context_id=context_id)
         await super().on_audio_context_interrupted(context_id)
@@ -291,6 +294,8 @@ class TalkwireTTSService(TalkwireConnection):
         category = next((c for codes, c in _CATEGORIES if code in codes), ErrorCategory.UNKNOWN)
         request = f" (request {error['request_id']})" if "request_id" in error else ""
         await self.push_error(f"{code}: {error['message']}{request}", category=category)
+        if context is not None:
+            self._excused.add(context.context_id)
         if context is not None and context.handle is None:
             self._contexts.forget(context.context_id)
             await self._close_context(context.context_id)
