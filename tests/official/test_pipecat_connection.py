@@ -142,6 +142,18 @@ async def test_text_outside_of_turns_is_a_turn_of_its_own() -> None:
     assert talk.pcm() == bytes(9600)
 
 
+async def test_end_of_pipeline_ends_a_turn_whose_end_has_not_come() -> None:
+    script = Script()
+    async with scripted(script) as url:
+        tts = TalkwireTTSService(url=url, stop_frame_timeout_s=3600)
+        async with conversation(tts) as talk:
+            await talk.queue(LLMFullResponseStartFrame(), AggregatedTextFrame(ONE, "sentence"))
+            while not script.texts():
+                await asyncio.sleep(0.01)
+    assert [m["type"] for m in script.heard] == ["context.create", "text.append", "context.end"]
+    assert talk.pcm() == bytes(4800)
+
+
 async def test_text_that_cannot_be_sent_ends_its_context_at_server() -> None:
     script = Script()
     async with scripted(script) as url, conversation(TalkwireTTSService(url=url)) as talk:

@@ -8,6 +8,7 @@ from typing import Any
 
 from loguru import logger
 from pipecat.frames.frames import (
+    EndFrame,
     ErrorFrame,
     Frame,
     InterruptionFrame,
@@ -172,6 +173,16 @@ class TalkwireTTSService(TalkwireConnection):
         elif context is None and turn and not self.is_usable:
             # Pipecat sends no text to an unusable service, so nothing will arrive for this turn.
             await self._close_context(turn)
+
+    async def stop(self, frame: EndFrame) -> None:
+        """Stop once everything sent was spoken, also of a turn whose end has not come.
+
+        Args:
+            frame: The end frame.
+        """
+        if self._turn_context_id:
+            await self.flush_audio(self._turn_context_id)
+        await super().stop(frame)
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
         """Cancel a context that the user interrupted.
