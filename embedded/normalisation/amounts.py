@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from embedded.normalisation import numbers
+from embedded.normalisation import fractions, numbers
 from embedded.normalisation.context import IN_NAME, after, before, is_labelled, is_spoken
 from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
-from embedded.normalisation.times import STORAGE
 from embedded.normalisation.units import PER, PER_THING, UNITS
 from embedded.normalisation.words import spell
 
@@ -110,12 +109,6 @@ _STREET_FOLLOWS = re.compile(rf"\.?\s+{BEFORE_STREET}")
 _PER = "|".join(sorted(PER, key=len, reverse=True))
 #: The dot after "/mo." belongs to the abbreviation if the sentence continues; after "/month." not.
 _PER_IN_FULL = ")(?<!".join(word for word in PER if PER[word] == word)
-_SMALL_PARTS = {2: "half", 4: "quarter"}
-#: Denominators of "1-1/2" and of inches.
-_INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
-#: What makes "4/5" a rating.
-_RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
-_STARS = re.compile(r"\s(?:stars?|ratings?)\b")
 #: The first side before the sign in "10 x 12" and "9\" x 13\"".
 _SIDE = re.compile(
     r"(?:(?<![A-Za-z])|(?<=\bM))\d(?:\"|'|\s?(?:ft|in|cm|mm|m|km))?(?P<space>\s{0,2})$"
@@ -149,19 +142,8 @@ _LONG = re.compile(r"(?:\b(?:is|are|was|measures?|about|around|only)\s|=\s?)$")
 _AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s|/[a-z]")
 _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
                 "viii": "eight", "ix": "nine"}  # fmt: skip
-_STORAGE = re.compile(STORAGE)
-#: What makes "1/3" the first of three, and "7/10" a rating.
-_STEP = re.compile(
-    r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap"
-    r"|night|week|episode|game|hole|task|test|file|stop|dose|payment)\s$"
-)
-_SCORED = re.compile(
-    r"(?i)\b(?:pain|scores?|scale|index|ratings?|rate\sit|rated|reviews?|gave|give)\b[^.!?\n]{0,24}$"
-)
 _INCHES_PER_FOOT = 12
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
-_SET_FRACTIONS = {"24/7": "twenty four seven", "9/11": "nine eleven", "20/20": "twenty twenty",
-                  "4/4": "four four"}  # fmt: skip
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
 
@@ -269,11 +251,6 @@ def _temperature(match: Match) -> list[str] | None:
     return [_span(match), "degrees", "fahrenheit" if match["scale"] == "F" else "celsius"]
 
 
-def _rating(match: Match) -> list[str]:
-    """ "4.5/5"."""
-    return [amount(match["n"]), "out of", amount(match["d"])]
-
-
 def _by(match: Match) -> list[str] | None:
     """ "10 x 12 feet", "1920x1080", but "0x12"; "x12" after a telephone number."""
     behind = before(match)
@@ -312,7 +289,7 @@ def _is_quoted(match: Match) -> bool:
 
 def _inch_fraction(match: Match) -> list[str] | None:
     """ "a 3/8\" bolt", "1-1/2\" wide"."""
-    fraction = None if _is_quoted(match) else _fraction(match)
+    fraction = None if _is_quoted(match) else fractions.read(match)
     if fraction is None:
         return None
     more = match["whole"] and _AFTER_SIZE.match(after(match))
@@ -361,36 +338,6 @@ def _list(match: Match) -> list[str]:
 
 def _fixed(match: Match) -> list[str]:
     return [_FIXED[match[0]]]
-
-
-def _fraction(match: Match) -> list[str] | None:
-    if before(match)[-1:].isalpha() or _STORAGE.match(after(match)):
-        return None  # Q4/22, 12/16 GB
-    top, bottom = int(match["n"]), int(match["d"])
-    if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
-        return [fixed]
-    is_part = 0 < top < bottom <= 100
-    if not match["whole"] and match.end() == match.end("d"):
-        if top + bottom == 100 and bottom >= 10:
-            return [amount(match["n"]), amount(match["d"])]  # an "80/20" split
-        if top <= bottom and _STEP.search(before(match)):
-            return [amount(match["n"]), "of", amount(match["d"])]
-        rated = bool(_RATED.search(before(match)) or _STARS.match(after(match)))
-        scored = bottom == 10 and bool(_SCORED.search(before(match)))
-        rated = rated or (scored and not re.match(r"\s(?:of|miles?|inch)\b", after(match)))
-        if bottom in (5, 10, 100) and (top == bottom or rated):
-            return _rating(match)
-    if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
-        return None  # a range
-    if not is_part:
-        return [*_whole(match), amount(match["n"]), "over", amount(match["d"])]
-    part = _SMALL_PARTS.get(bottom) or numbers.ordinal(bottom)
-    many = "halves" if bottom == 2 else part + "s"
-    return [*_whole(match), numbers.cardinal(top), part if top == 1 else many]
-
-
-def _whole(match: Match) -> list[str]:
-    return [amount(match["whole"]), "and"] if match["whole"] else []
 
 
 def _minutes(match: Match) -> list[str]:
@@ -539,7 +486,7 @@ RULES: tuple[Rule, ...] = (
         r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]|-))?(?P<n>\d\d?)/(?P<d>2|4|8|16|32|64)\"",
         _inch_fraction,
     ),
-    Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>[45](?:\.0{1,2})?|100?)(?![\d/]|\.\d)", _rating),
+    fractions.RATING,
     Rule(
         rf"(?P<a>\d{{1,3}},\d\d?)(?:\s?(?P<unit>%|{UNIT})(?![A-Za-z0-9])"
         r"|(?=\s(?:[Ll]it(?:er|re)s?|[Kk]ilos?|Million(?:en)?)\b))",
@@ -570,11 +517,7 @@ RULES: tuple[Rule, ...] = (
         behind=r"[^A-Za-z]?",
     ),
     Rule(r"\d{1,2}(?:/\d{1,2}){2,5}(?![\d/])", _list, behind=r"[^A-Za-z0-9/.]?"),
-    Rule(
-        r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"
-        r"(?:(?:st|nd|rd|th)s?\b)?(?![\d/])",
-        _fraction,
-    ),
+    fractions.FRACTION,
     Rule(
         rf"(?P<a>{NUMBER})[eE](?P<sign>[-+])?(?P<n>\d{{1,3}})(?![A-Za-z0-9]|\.\d)",
         _scientific,
