@@ -486,6 +486,7 @@ RULES: tuple[Rule, ...] = (
         r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]|-))?(?P<n>\d\d?)/(?P<d>2|4|8|16|32|64)\"",
         _inch_fraction,
     ),
+    fractions.SHUTTER,
     fractions.RATING,
     Rule(
         rf"(?P<a>\d{{1,3}},\d\d?)(?:\s?(?P<unit>%|{UNIT})(?![A-Za-z0-9])"

@@ -17,6 +17,18 @@ _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
 _RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
 _STARS = re.compile(r"\s(?:stars?|ratings?)\b")
 _STORAGE = re.compile(STORAGE)
+#: What makes "24/30" a score, and what is counted in "7/10 people".
+_MARKED = re.compile(r"(?i)\b(?:scor(?:e|ed|es|ing)|got|gets?|marks?|grades?)\b[^.!?\n\d]{0,16}$")
+_MARKS = re.compile(
+    r"\s(?:on|in)\s(?:the|this|your|my|his|her|their)\s(?:[a-z]+\s)?(?:test|quiz|exam|assignment|game)"
+    r"|\s\(?\d{1,3}(?:\.\d+)?%|\s(?:correct|right|points|marks|questions|answers|people|students"
+    r"|users|voters|votes|patients|customers|respondents|players|doctors|dentists|experts)\b"
+)
+_ENDS = re.compile(r"[.,;:!?)]|\s*$|\s(?:on|in|for|and|so|which|this|last|but|with)\b")
+_LEAST_MARKS = 10
+#: An arithmetic sign beside a fraction.
+_SIGN_BEFORE = re.compile(r"[-+=×÷*/]\s?$")
+_SIGN_AFTER = re.compile(r"\s?[-+=×÷*]\s?\d|\s?=")
 #: What makes "1/3" the first of three, and "7/10" a rating.
 _STEP = re.compile(
     r"(?i)\b(?:step|page|part|slide|question|level|round|attempt|day|box|package|item|photo|lap"
@@ -52,6 +64,10 @@ def read(match: Match) -> list[str] | None:
         rated = rated or (scored and not re.match(r"\s(?:of|miles?|inch)\b", after(match)))
         if bottom in (5, 10, 100) and (top == bottom or rated):
             return _rating(match)
+        if 0 < top <= bottom and _is_score(match, bottom):
+            return _rating(match)
+        if bottom > 99 and top // 100 == bottom // 100 > 1:
+            return [amount(match["n"]), "slash", amount(match["d"])]  # codes 301/302
     if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
         return None  # a range
     if not is_part:
@@ -61,10 +77,33 @@ def read(match: Match) -> list[str] | None:
     return [*_whole(match), numbers.cardinal(top), part if top == 1 else many]
 
 
+def _is_score(match: Match, bottom: int) -> bool:
+    """ "scored 24/30", "got 18/20 on the test", "7/10 people", but "24/30 = 4/5"."""
+    behind, following = before(match), after(match)
+    if _SIGN_BEFORE.search(behind) or _SIGN_AFTER.match(following):
+        return False
+    marked = bottom >= _LEAST_MARKS and _MARKED.search(behind) and _ENDS.match(following)
+    return bool(marked or _MARKS.match(following))
+
+
 def _whole(match: Match) -> list[str]:
     return [amount(match["whole"]), "and"] if match["whole"] else []
 
 
+def _of_second(match: Match) -> list[str]:
+    """A time of exposure: "1/250 s", "1/1000"."""
+    if not match["s"]:
+        return ["one over", amount(match["n"])]
+    part = int(match["d"])
+    return ["one", _SMALL_PARTS.get(part) or numbers.ordinal(part), "of a second"]
+
+
+SHUTTER = Rule(
+    r"1/(?:(?P<d>[1-9]\d{0,3})(?P<s>(?:\s|(?<=\d\d))s(?:ec)?(?![\w'])|(?<=\d\d)\sseconds?\b)"
+    r"|(?P<n>[1-9]\d00)(?![\w/]|[.,]\d))",
+    _of_second,
+    behind=r"[^A-Za-z0-9/.-]?",
+)
 RATING = Rule(r"(?P<n>\d{1,3}\.\d{1,3})/(?P<d>[45](?:\.0{1,2})?|100?)(?![\d/]|\.\d)", _rating)
 FRACTION = Rule(
     r"(?:(?P<whole>\d{1,3})(?P<hyphen>[ \t]{1,2}|-))?(?P<n>\d{1,3})/(?P<d>\d{1,3})"

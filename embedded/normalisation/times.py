@@ -34,8 +34,9 @@ STORAGE = r"\s?[KMGT]i?B\b"
 _PART_OF = re.compile(
     r"(?i)\s?(?:(?:to|or|and)\s\d\d?/\d\d?\s)?(?:of|cups?|inch(?:es)?|miles?|tsp|tbsp|teaspoons?"
     r"|tablespoons?|pounds?|lbs?|oz"
-    rf"|hours?|the|an?)\b|{STORAGE}"
+    rf"|hours?|the|an?)\b|{STORAGE}|\s\(\d{{1,3}}(?:\.\d+)?%\)|\s?[+=×÷*]\s?\d"
 )
+_EQUATED = re.compile(r"(?:\b[A-Za-z]\s?=|\d\s?[+=×÷*])\s?$")
 _DAYS = "Mon|Tues?|Wed|Thu|Thurs?|Fri|Sat|Sun"
 DAY_NAME = rf"(?:{_DAYS}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
 MONTH_NAME = (
@@ -257,6 +258,8 @@ def _slash_date(match: Match) -> Reading:
 def _is_day(match: Match, first: int, second: int) -> bool:
     """Whether "5/11", without a year, is a date and not a fraction."""
     if _PART_OF.match(after(match)) or _PARTED.search(before(match)):
+        return False
+    if _EQUATED.search(before(match)):
         return False
     if _DATED.search(before(match)) or "0" in (match["a"][0], match["b"][0]):
         return True
