@@ -15,6 +15,7 @@ from embedded.normalisation import (
     abbreviations,
     addresses,
     amounts,
+    arithmetic,
     names,
     phones,
     ranges,
@@ -30,6 +31,7 @@ _STRENGTH = {mark: strength for strength, mark in enumerate(",.!?")}
 _LETTERS = (
     signs.SLASHED,
     *addresses.RULES,
+    *arithmetic.LETTERS,
     *names.LETTERS,
     *phones.LETTERS,
     *times.DATES,
@@ -37,7 +39,14 @@ _LETTERS = (
     *abbreviations.RULES,
 )
 _DIGITS = (*addresses.RULES, *names.RULES, *times.TIMES, *phones.PHONES, *amounts.RULES)
-_SIGNS = (ranges.RANGE, addresses.ROOTED, *phones.SIGNED, *amounts.SIGNED, *signs.RULES)
+_SIGNS = (
+    ranges.RANGE,
+    addresses.ROOTED,
+    *phones.SIGNED,
+    *amounts.SIGNED,
+    *arithmetic.SIGNS,
+    *signs.RULES,
+)
 _BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
 _BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules((signs.SPACE, *_SIGNS))
 

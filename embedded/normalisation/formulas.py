@@ -16,7 +16,7 @@ _FORMULA = re.compile(
 #: What shows that text between dollar signs is a formula: a command, a power, an index; a letter
 #: alone or before a sign; a number in an equation or before a letter.
 _SURE = re.compile(
-    r".*[\\^]|.*\b[A-Za-z]_[\w{]|[-+|]?[A-Za-zα-ωΔ]'?(?:!?\Z|[A-Za-z]{0,2}\s?[-+=<>*/(,|])"
+    r"\d[\d.,]*\Z|.*[\\^]|.*\b[A-Za-z]_[\w{]|[-+|]?[A-Za-zα-ωΔ]'?(?:!?\Z|[A-Za-z]{0,2}\s?[-+=<>*/(,|])"
     r"|[^A-Za-z]*\d(?:[^A-Za-z]*=|\s?[<>]|[a-z](?:\Z|\s?[-+=<>*/]))|\([a-z\d]{1,3}\s?[-+,]"
 )
 #: A word, which is in no formula without commands.

@@ -60,6 +60,7 @@ _MARKUP = re.compile(
     rf"|(?<={_GREEK})μ|μ(?={_GREEK})"
     r"|(?<=\d)\s?[★⭐]\uFE0F?(?P<noun>(?= (?:hotel|rating|review|service|restaurant|resort)s?\b))?"
     r"(?!\s?[★⭐])"
+    r"|(?<=[\w)²³|] )−(?= [\w(|√])"
     r"|[▲▼](?=\s?[-+$€£]?\d)"
     r"|\\(?:text|mathrm|mathbf|mathit)(?=\{)|\\(?:left|right)(?=[()\[\]|])"
 )
@@ -70,7 +71,7 @@ _COMMANDS = {
 }  # fmt: skip
 _SIGNS = ("<", "&", ">", "```", "[", "\\")
 _POWERS = {"²": "squared", "³": "cubed"}
-_UP_DOWN = {"▲": " up ", "▼": " down "}
+_UP_DOWN = {"▲": " up ", "▼": " down ", "−": "minus"}
 
 
 def pieces(source: str) -> Iterator[Piece]:

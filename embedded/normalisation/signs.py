@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
+from embedded.normalisation.arithmetic import is_asked
 from embedded.normalisation.context import IN_NAME, OF_OPTION, REACH, after, before
 from embedded.normalisation.lexicon import LETTERS
 from embedded.normalisation.rules import PAUSES, Match, Reading, Rule
@@ -84,7 +85,7 @@ def _hash(match: Match) -> Reading:
 
 def _minus(match: Match) -> Reading:
     """A spaced dash between numbers: a subtraction if an equals sign follows, else a range."""
-    if "=" in after(match):
+    if "=" in after(match) or is_asked(match):
         return ["minus"]
     return ["to"] if match[0] == " – " else [","]
 
@@ -103,7 +104,7 @@ def _in_name(match: Match) -> Reading:
 def _subtracted(match: Match) -> Reading:
     """ "x - 2 = 5", "(x - 2)^2", "b² - 4ac"; "Option b - 3 items" has no sign beside it."""
     line = before(match) + after(match)
-    return ["minus"] if re.search(r"=|\^[\d(]|[)a-z²]²", line) else None
+    return ["minus"] if re.search(r"=|\^[\d(]|[)a-z²]²|\)\s?/\s?[\d(]|\|\s?[<>]", line) else None
 
 
 def _or(match: Match) -> Reading:
@@ -229,7 +230,11 @@ RULES: tuple[Rule, ...] = (
     says(r"\.{1,3}\s?(?=(?:[KQRBN][a-h1-8]?x?|[a-h]x)?[a-h][1-8](?![\w-])|O-O)", ",", behind=r"\d"),
     Rule(rf"(?P<n>[{RAISED}]?)(?P<sign>[+⁻])(?![\w{RAISED}])", _charge, behind=r"[A-Za-z0-9)]"),
     says(r"⁻¹(?!\w)", "to the power of minus one", behind=r"[a-z]"),
-    Rule(rf"(?<![A-Za-z]{{3}})(?P<minus>⁻)?(?P<n>[{RAISED}]+)", _raised, behind=r"[A-Za-z0-9)]"),
+    Rule(
+        rf"(?:(?<![A-Za-z]{{3}})|(?<=sin)|(?<=cos)|(?<=tan)|(?<=sec)|(?<=log))(?P<minus>⁻)?(?P<n>[{RAISED}]+)",
+        _raised,
+        behind=r"[A-Za-z0-9)]",
+    ),
     # links, footnotes, tasks
     says(rf"!\[(?=[^\[\]\n]{{0,200}}{_TARGET})", ","),
     says(rf"\[(?=[^\[\]\n]{{1,200}}{_TARGET})"),
@@ -245,11 +250,11 @@ RULES: tuple[Rule, ...] = (
     Rule(r"-(?=\d)", _in_name, behind=r"\d"),
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?!0\d)(?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
-    says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(=<>*/+^]?"),
+    says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(\[{|,=<>*/+^]?"),
     Rule(r"(?<=[1-9]/[2-9])(?: [-–](?=\d)| -  ?(?=\d\d?/\d)|  [-–]  ?(?=\d))", _after_fraction),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     Rule(
-        r"(?:(?<=\A[b-hj-z])|(?<=[\s\d(^*/+=-][b-hj-z])|(?<=[\d)²³]))[ \t][-–][ \t]"
+        r"(?:(?<=\A[b-hj-z])|(?<=[|(]a)|(?<=[\s\d(^*/+=-][b-hj-z])|(?<=[\d)²³]))[ \t][-–][ \t]"
         r"(?=\d|\(|[b-hj-z](?![A-Za-z']))",
         _subtracted,
     ),
@@ -292,7 +297,7 @@ RULES: tuple[Rule, ...] = (
     says(r"#(?=[A-Za-z])", "hashtag", behind=r"[\s(]?"),
     says(r"<=", "less than or equal to"),
     says(r">=", "greater than or equal to"),
-    says(r"!=|=/=", "not equal to"),
+    says(r"=/=", "not equal to"),
     says(rf"<(?=\s?{_MONEY}?\.?\d)", "less than"),
     says(rf">(?=\s?{_MONEY}?\.?\d)", "greater than"),
     says(r"<[-=]+", ","),

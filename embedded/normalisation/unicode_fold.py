@@ -41,9 +41,9 @@ _REPLACED = {
     "º": "°", "˚": "°", "‰": " per mille ", "¶": " paragraph ", "♯": " sharp ", "♭": " flat ",
     "⌘": " command ", "⌥": " option ", "⇧": " shift ", "⌃": " control ", "↑": " up ",
     "↓": " down ", "∑": " sum of ", "∫": " integral of ", "∛": " cube root of ", "∆": " delta ",
-    "∂": " partial ", "∇": " nabla ", "∈": " in ", "∝": " proportional to ", "≡": " equals ",
-    "∉": " not in ", "∪": " union ", "∩": " intersection ", "⊂": " subset of ",
-    "⊆": " subset of ", "∅": " the empty set ", "∀": " for all ", "∃": " there exists ",
+    "∂": " partial ", "∇": " nabla ", "∈": "  in  ", "∝": " proportional to ", "≡": " equals ",
+    "∉": "  not in  ", "∪": "  union  ", "∩": "  intersection  ", "⊂": "  subset of  ",
+    "⊆": "  subset of  ", "∅": " the empty set ", "∀": " for all ", "∃": " there exists ",
     "∧": " and ", "∨": " or ", "¬": " not ", "∴": " therefore ", "⇔": " if and only if ",
     "？": "? ", "μ": "u", "µ": "u", "Ω": " ohm ", "№": " number ", "¿": "", "¡": "",
 }  # fmt: skip
