@@ -38,9 +38,11 @@ _CHESS = re.compile(
 #: Before "Nf3", which is a code and no move.
 _CODE = re.compile(rf"(?i)\b(?:code|{HAS_NUMBER})\s(?:(?:number\s)?is\s)?$")
 #: How a move begins as an element, a chord or a square does.
-_AMBIGUOUS = words_of("Ba Be Ra Re Rb Nb Nd Ne Bb") | {
+_AMBIGUOUS = words_of("Ba Be Ra Re Rb Nb Nd Ne Bb Qa Na") | {
     f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"
 }
+#: "The Kh2 project" is no move.
+_DETERMINED = re.compile(r"\b(?:[Tt]he|[Aa]n?|[Oo]ur|[Yy]our|[Mm]y)\s$")
 _PIECES = {"K": "king", "Q": "queen", "R": "rook", "B": "bishop", "N": "knight"}
 #: Books of the Bible, in full or abbreviated; a verse follows the chapter: "1 Cor. 13:4-7".
 _BOOKS = {
@@ -72,7 +74,10 @@ _VERSIONED = re.compile(
     r"|npm|pip|GCC|CUDA|Unity|Blender|Minecraft)\s(?:v?\d{1,2}\.\d{1,2}(?:,|,?\s(?:and|or|to))\s){0,2}$"
 )
 _FORM = re.compile(r"-[A-Z]{1,5}\b")
-_STREET_FOLLOWS = re.compile(rf"\s+{BEFORE_STREET}")
+_STREET_FOLLOWS = re.compile(rf"\s+(?:(?:[NSEW]|[NS][EW])\.?\s+)?{BEFORE_STREET}")
+_PRICED = re.compile(
+    r"\s?(?:/|per\s|each\b|an?\s(?:cup|mug|glass|pint|bottle|pound|lb|kilo|kg|bag|shot|pop|piece)\b)"
+)
 
 
 def _compound(match: Match) -> Reading:
@@ -94,6 +99,7 @@ def _move(match: Match) -> Reading:
     if _CODE.search(before(match)):
         return None
     is_sure = match["takes"] or match["file"] or match["new"] or match[0][:2] not in _AMBIGUOUS
+    is_sure = is_sure and not (_DETERMINED.search(before(match)) and not match["takes"])
     if not (is_sure or _CHESS.search(before(match)) or _CHESS.search(after(match))):
         return None
     words = [_PIECES[match["piece"]] if match["piece"] else ""]
@@ -118,7 +124,7 @@ def _paired(match: Match) -> Reading:
 
 def _version(match: Match) -> Reading:
     """ "Python 3.10", "version 2.10"; other numbers have decimals."""
-    if not _VERSIONED.search(before(match)):
+    if not _VERSIONED.search(before(match)) or _PRICED.match(after(match)):
         return None
     return [" point ".join(map(numbers.amount, match[0].split(".")))]
 
@@ -202,7 +208,7 @@ def _meter(match: Match) -> Reading:
 LETTERS: tuple[Rule, ...] = (
     Rule(
         rf"(?:(?:{_ELEMENT}|[HCNOSPKFI])\d{{0,2}}){{2,10}}(?![A-Za-z0-9]|'s)"
-        rf"|(?:{_ELEMENT})(?=[²³]?[+⁻](?!\w))",
+        rf"|(?:{_ELEMENT})(?=[²³]?[+⁻](?!\w)|[23]\+(?!\w))",
         _compound,
         behind=r"[^A-Za-z]?",
     ),

@@ -8,7 +8,7 @@ from embedded.normalisation import numbers
 from embedded.normalisation.context import after, before
 from embedded.normalisation.lexicon import HAS_NUMBER
 from embedded.normalisation.rules import Match, Reading, Rule
-from embedded.normalisation.words import read_mixed, read_word, spell
+from embedded.normalisation.words import is_pronounceable, read_mixed, read_word, spell
 
 _MOST_ADDRESS_PART = 255
 _LEAST_PHONE_DIGITS = 7
@@ -39,6 +39,8 @@ _CALLED = re.compile(
     r"(?i)\b(?:call|dial|text)(?:\s\d-?\d-?\d(?:\s\([^()\d]{1,12}\))?(?:,|,?\s(?:or|and))){0,2}"
     r"\s[\"'*_`]{0,3}$"
 )
+_IN_EMERGENCY = re.compile(r"(?i)\s(?:in|for|if|during)\b[^.!?\n]{0,14}\bemergenc")
+_BEFORE_POSTAL = re.compile(r"(?:^|[,;\n]\s?|\b(?i:in|at|to|from|near)\s)$")
 _COUNTED = re.compile(r"\s(?!(?:or|and|if|for|now|in|at|right|immediately|as)\b)[a-z]")
 #: "12.345.678", in Europe a number.
 _THOUSANDS = re.compile(r"[1-9]\d?(?:\.\d{3}){2,}|[1-9]\d\d(?:\.000){2,}")
@@ -146,12 +148,16 @@ def _mixed_code(match: Match) -> Reading:
 def _commit(match: Match) -> Reading:
     """ "commit 4821e3f", "#ff5733"."""
     color = match[0].startswith("#")
-    if color and (match[0].isupper() or match[0][1:].isdigit() or match[0][1:].isalpha()):
+    if color and (match[0][1:].isdigit() or _is_hashtag(match[0][1:])):
         return None
     if not color and not _COMMITTED.search(before(match)):
         return None
     mark = "number" if _NUMBERED.search(before(match)) else "hash"
     return [mark, _each(match[0][1:])] if color else [_each(match[0])]
+
+
+def _is_hashtag(letters: str) -> bool:
+    return letters.isalpha() and is_pronounceable(letters.lower())
 
 
 def _address_of_coins(match: Match) -> Reading:
@@ -163,7 +169,12 @@ def _address_of_coins(match: Match) -> Reading:
 def _emergency(match: Match) -> Reading:
     """ "Call 911 or 988"; nothing is counted."""
     called = _CALLED.search(before(match)) and not _COUNTED.match(after(match))
-    return [numbers.digits(match[0])] if called else None
+    return [numbers.digits(match[0])] if called or _IN_EMERGENCY.match(after(match)) else None
+
+
+def _postal(match: Match) -> Reading:
+    """ "at 75006 Paris", "Berlin Way 5, 10115 Berlin"."""
+    return [numbers.digits(match[0])] if _BEFORE_POSTAL.search(before(match)) else None
 
 
 def _vanity(match: Match) -> Reading:
@@ -231,6 +242,9 @@ PHONES: tuple[Rule, ...] = (
     Rule(r"(?:(?<=, [A-Z]{2} )|(?<=\A[A-Z]{2} ))\d{5}(?:-\d{4})?(?![\d-]|[.,]\d)", _by_groups),
     _GROUPED,
     Rule(r"\d{2,4}(?:[ -]\d{2,4}){1,3}(?![\d-]|[.,/:]\d)", _secret_groups),
+    Rule(r"\d{5}(?<!00)(?=\s(?!\w+ns\b|(?:Euro|Dollar|Point|Step)s\b)[A-Z][a-z]+"
+         r"(?:[- ][A-Z][a-z]+){0,2}(?:[.,;:)!?\n]|\s*$|\s(?:and|or|in|is)\b))", _postal,
+         behind=r"\s?"),
     Rule(r"\d{13,}", _code),
     Rule(r"\d{3,8}(?![\dA-Za-z]|[-.,/:]\d)", _secret),
     Rule(r"(?:[2-9]11|112|988|999)(?![\dA-Za-z]|[-.,/:]\d)", _emergency),
