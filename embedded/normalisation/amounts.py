@@ -23,7 +23,7 @@ _EUROPEAN = (
 )
 _SUMS = rf"(?P<a>{_EUROPEAN}|{NUMBER})(?:[ \t]?[-–—][ \t]?(?P<b>{_EUROPEAN}|{NUMBER}))?"
 _SCALE = (
-    r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|lakhs?|crores?|bn|mn)\b"
+    r"(?:\s?(?P<scale>(?:thousand|million|billion|trillion|lakhs?|crores?|[bmt]n)\b"
     r"|[kKmMBT](?![A-Za-z0-9])))"
 )
 #: Words before or after a bare "5B" that make it an amount and not a name: "over 5B users".
@@ -43,7 +43,7 @@ _COMPANY = re.compile(
 _ARTICLE = re.compile(r"\b[Aa]n?\s$")
 _NOUN = re.compile(r"[\s-][a-z]")
 _SCALES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion",
-           "t": "trillion"}  # fmt: skip
+           "t": "trillion", "tn": "trillion"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,7 @@ _AFTER_SIZE = re.compile(rf"\s?[x×]\s?\d|{_INCHES_LONG}|\s(?:of|by)\s|/[a-z]")
 _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
                 "viii": "eight", "ix": "nine"}  # fmt: skip
 _INCHES_PER_FOOT = 12
+_HOUR_OR_FRAMES = re.compile(r"(?i)\b(?:at|by|until|video|film|footage|[48]k|hd|\d{3,4})[\s/]?$")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
@@ -222,6 +223,13 @@ def _unit(match: Match) -> list[str] | None:
     is_one = (match["a"] == "1" and not match["b"]) or _is_attribute(match)
     is_one = is_one or match.string[match.start("unit") - 1] == "-"  # a 12-oz can
     return [_span(match), one if is_one else many]
+
+
+def _pence(match: Match) -> list[str] | None:
+    """ "50p", but "at 5p" and "4K 60p"."""
+    if _HOUR_OR_FRAMES.search(before(match)):
+        return None
+    return [amount(match["n"]), "penny" if match["n"] == "1" else "pence"]
 
 
 def _of_scale(match: Match) -> list[str] | None:
@@ -317,8 +325,8 @@ def _in_short(match: Match) -> list[str]:
 
 def _long_feet(match: Match) -> list[str] | None:
     """ "10' x 12'", "8' ceilings"."""
-    first = re.match(r"\s?[x×]\s?\d", after(match))
-    last = re.search(r"\d'(?:\d\d?\")?\s?[x×]\s?$", before(match))
+    first = re.match(r"\s?[x×]\s?\d|\sby\s\d{1,3}'", after(match))
+    last = re.search(r"\d'(?:\d\d?\")?(?:\s?[x×]\s?|\sby\s)$", before(match))
     if not (first or last or _FEET_LONG.match(after(match))):
         return None
     is_noun = _SIZED.match(after(match)) and not (first or re.match(_INCHES_LONG, after(match)))
@@ -355,7 +363,12 @@ def _feet(match: Match) -> list[str] | None:
 
 def _ordinal(match: Match) -> list[str] | None:
     bare = match["n"].replace(",", "")
-    return [numbers.ordinal(int(bare))] if len(bare) <= numbers.MOST_DIGITS else None
+    if len(bare) > numbers.MOST_DIGITS:
+        return None
+    spoken = numbers.ordinal(int(bare))
+    if match[0].endswith("st") and len(bare) < 3 and not spoken.endswith("first"):
+        return [amount(bare), "stone"]  # 11st 4lb
+    return [spoken]
 
 
 def _decade(match: Match) -> list[str] | None:
@@ -373,8 +386,8 @@ def _several(match: Match) -> list[str]:
 
 
 def _plural(match: Match) -> list[str] | None:
-    """The plural of a name: "A380s", "PS5s", "F-16s"."""
-    if not re.search(r"[A-Za-z]$|[A-Z]-$", before(match)):
+    """The plural of a name: "A380s", "PS5s", "F-16s", "omega-3s"."""
+    if not re.search(r"[A-Za-z]$|[A-Z]-$" if match["n"][1:] else r"[A-Za-z]-?$", before(match)):
         return None
     *head, last = amount(match["n"]).split()
     return [*head, numbers.plural(last)]
@@ -509,11 +522,12 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<n>\d{1,4})s(?![A-Za-z0-9])", _plural, behind=r"[A-Za-z-]"),
     _DECADE,
     Rule(rf"{_RANGE}\s?-?(?P<unit>{UNIT})(?![A-Za-z0-9]){_UNIT_DOT}", _unit),
+    Rule(r"(?P<n>[1-9]\d?)p(?![A-Za-z0-9'])", _pence, behind=r"[^A-Za-z0-9.,/-]?"),
     Rule(r"(?P<a>(?P<sure>[1-5])?\d\d)(?P<b>)(?P<scale>[FC])(?![A-Za-z0-9'])", _temperature),
     _PER_UNIT,
     Rule(r"(?i:(?P<n>\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th))\b", _ordinal),
     Rule(
-        rf"(?P<a>{NUMBER})(?P<scale>bn|mn|[kKMB])(?![A-Za-z0-9])(?P<of>'s\b)?",
+        rf"(?P<a>{NUMBER})(?P<scale>[bmt]n|[kKMB])(?![A-Za-z0-9])(?P<of>'s\b)?",
         _scaled,
         behind=r"[^A-Za-z]?",
     ),
@@ -524,7 +538,7 @@ RULES: tuple[Rule, ...] = (
         _scientific,
     ),
     Rule(
-        r"\d{1,4}(?:-\d{1,4}){2,4}" rf"(?![\w-]|\.\d|\s?(?:[=%]|(?:{UNIT})(?![A-Za-z0-9])))",
+        r"\d{1,4}(?:-\d{1,4}){2,11}" rf"(?![\w-]|\.\d|\s?(?:[=%]|(?:{UNIT})(?![A-Za-z0-9])))",
         _chain,
         behind=r"[^A-Za-z0-9.-]?",
     ),

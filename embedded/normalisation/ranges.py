@@ -13,7 +13,7 @@ _HALF_DAY = r"(?:[AaPp]\.\s?[Mm]\.|[AaPp][Mm])"
 _HALF = rf"\d\s?{_HALF_DAY}"
 _NOON = r"\b(?i:noon|midnight)"
 _MONEY = r"[$€£¥₹]"
-_SCALE = r"(?:\s?(?:thousand|million|billion|trillion|bn|mn)|[kKmMBT])"
+_SCALE = r"(?:\s?(?:thousand|million|billion|trillion|[bmt]n)|[kKmMBT])"
 _DATE = rf"(?:{DAY_NAME}\.?,?\s)?(?:{MONTH_NAME}|\d\d?(?:st|nd|rd|th)?\s{MONTH_NAME})"
 _OF_UNIT = rf"(?P<unit>{UNIT}|[kKMB])"
 #: Patterns for the start of a range, at the end of the text before the dash, and for its end, after
