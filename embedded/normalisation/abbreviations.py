@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from embedded.normalisation import numbers
 from embedded.normalisation.context import (
+    STARTERS,
     after,
     before,
     is_labelled,
@@ -58,6 +59,8 @@ _CAPITALS = frozenset({"Fig", "Figs", "Sec", "Apt"})
 #: Names of items before a bracket or, in a list, a dot: "a)", "(iv)", "ii. ".
 _ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
           "viii": "eight", "ix": "nine"}  # fmt: skip
+#: Numerals that are letters too, and the one beside which they are numerals.
+_PAIRED_ITEMS = {"i": ("(ii)", "one"), "v": ("(iv)", "five"), "x": ("(ix)", "ten")}
 _BEFORE_GRADE = re.compile(r"(?i)\b(?:an?|grade[ds]?|rat(?:ed|ing)|type|blood|got|is|or):?\s$")
 _AFTER_GRADE = re.compile(r"\s(?:grade|rating|average|student)s?\b")
 _AUTHOR = re.compile(r"[A-Z][\w'-]*,? [Ee]t $")
@@ -68,13 +71,26 @@ _HAS_NUMBER = re.compile(
     r"|routing|tel(?:ephone)?)\.?\s$"
 )
 #: Words that other rules may read as abbreviations or units.
-_NEVER_PLAIN = frozenset(ABBREVIATED) | {sign.split()[0] for sign in UNITS}
+_NEVER_PLAIN = (
+    frozenset(ABBREVIATED)
+    | words_of("ii iii iv vi vii viii ix xi xii")
+    | {sign.split()[0] for sign in UNITS}
+)
 #: Rules of American courts: "Fed. R. Civ. P. 12".
 _OF_COURTS = {"Civ": "civil procedure", "Crim": "criminal procedure",
               "App": "appellate procedure", "Evid": "evidence"}  # fmt: skip
 _SERIES = {"2d": "second", "3d": "third", "4th": "fourth", "5th": "fifth"}
 #: What happened in a year: "(b. 1850, d. 1912)".
 _EVENTS = {"b": "born", "d": "died", "m": "married", "r": "reigned", "fl": "flourished"}
+#: "E. coli", "S. aureus", and the letters before the last of "S-M-I-T-H.".
+_SPECIES = re.compile(r"\s([a-z]{2,}(?:us|is|i|um|ae|ans|ens|ile|gaster)|rex)\b")
+_SPELLED = re.compile(r"(?:(?<![A-Za-z.])[A-Z]-){2}$|(?:(?<![A-Za-z.])[A-Z] ){3}$")
+#: Where "I" after "Article" is a number, and small numerals after "vol." are too.
+_AFTER_FIRST = re.compile(r"[.,;:)\]]|\s(?:of|and|to|or)\b|\s*$")
+_BEFORE_SMALL = re.compile(
+    rf"(?i)\b(?:{'|'.join(sorted(COUNTED))}|pages?|clause|footnote|item|pp?\.|vol\.|ch\.|fig\.|no\.)\s$"
+)
+_SMALL = words_of("ii iii iv vi vii viii ix xi xii xiii xiv xv xvi xvii xviii xix xx")
 _QUOTES = frozenset("'\"*_")
 
 
@@ -97,6 +113,9 @@ def _initial(match: Match) -> Reading:
     letter, behind = match["a"], _WORD_BEFORE.search(before(match))
     word = behind[1] if behind else ""
     ends = is_labelled(match, letter=True) or sentence_follows(match.string, match.end())
+    if not ends and (species := _SPECIES.match(after(match))) and species[1] not in STARTERS:
+        return [LETTERS[letter.lower()]]
+    ends = ends or bool(_SPELLED.search(before(match)))
     if ends and letter in _ROMAN and word.lower() in REGNAL:
         return None  # "George V. He reigned"
     if after(match).lstrip()[:1].islower() and (ends or not word[:1].isupper()):
@@ -189,9 +208,24 @@ def _roman(match: Match) -> Reading:
         return ["the", numbers.ordinal(value) + of]
     sure = written == "II" or (len(written) > 2 and not set(written) & set("LC"))
     sure = sure or before(match).endswith("World War ")
+    if written == "I" and found and found[0][-2:-1].isalnum() and word[0].isupper():
+        sure = sure or bool(word.lower() in COUNTED and _AFTER_FIRST.match(after(match)))
     if sure or (word.lower() in COUNTED and written != "I"):
         return [numbers.cardinal(value) + of]
     return None
+
+
+def _small_roman(match: Match) -> Reading:
+    """ "vol. iii", "page xii"."""
+    numbered = match[0] in _SMALL and _BEFORE_SMALL.search(before(match))
+    return [numbers.cardinal(_roman_value(match[0].upper()))] if numbered else None
+
+
+def _stammer(match: Match) -> Reading:
+    """ "w-we can", "N-no"; but "t-test"."""
+    word, sound = match["word"].lower(), match["sound"].lower()
+    repeated = match[0].count("-") > 1
+    return [] if word.startswith(sound) and (word in STARTERS or repeated) else None
 
 
 def _roman_value(written: str) -> int:
@@ -210,6 +244,10 @@ def _word(match: Match) -> Reading:
         return [spell(token)]  # AT&T
     if token == "A" and not (next_char.isspace() or next_char in _QUOTES):
         return ["ay"]
+    if token in _PAIRED_ITEMS and next_char == ")" and before(match)[-1:] == "(":
+        other, number = _PAIRED_ITEMS[token]
+        if other in match.string:
+            return [number]
     if token in _ITEMS and (next_char == ")" or (next_char == "." and _line_begins(match))):
         return [_ITEMS[token]]
     return [read_word(token, shouting=token.isupper() and is_shouting(match.string))]
@@ -300,10 +338,13 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<a>in|ex)cl\.?(?=[,;)]|\.?\s*$|\.\s+[A-Z])", _included, behind=r"[a-z] "),
     Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
     Rule(r"[Nn]o\.(?=[:?,]|\s+[a-z]|\s*$)", _number_of, behind=r"\s"),
-    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d)"
+    Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d|[ivx]{{2,5}}(?![\w'-]))"
          rf"|(?P<b>{_any(_ROMAN_TOO)})\.[ \t](?P<roman>[IVX]{{2,6}})(?!\w)", _numbered,
          behind=_START),
     Rule(rf"(?i:(?P<a>{_EVER_DOTTED})){_ENDING}\.?(?![A-Za-z'])", _abbreviated, behind=_START),
+    Rule(r"[ivx]{2,5}(?![A-Za-z0-9'-])", _small_roman, behind=r"\s"),
+    Rule(r"(?:(?P<sound>(?i:[b-hj-z]|th|wh|sh))-){1,3}(?=(?P<word>[A-Za-z']{2,}))", _stammer,
+         behind=_START),
     Rule(r"(?P<n>[IVXL]{1,7})(?P<of>'s)?(?![A-Za-z0-9'])", _roman, behind=_START),
     Rule(r"(?i:(?P<a>wi-fi))" + _ENDING, lambda match: ["why fie"], behind=_START),
     Rule(r"(?P<a>[A-Za-z]+(?:'[A-Za-z]+)*)", _word),
