@@ -36,6 +36,10 @@ _PART_OF = re.compile(
     r"|tablespoons?|pounds?|lbs?|oz"
     rf"|hours?|the|an?)\b|{STORAGE}|\s\(\d{{1,3}}(?:\.\d+)?%\)|\s?[+=×÷*]\s?\d"
 )
+#: What shows that "Dec −16°" is the declination of a star.
+_DECLINATION = re.compile(
+    r"\bRA\b[^.\n]{0,24}\0:?\s[-+]\d\d?(?:\.\d+)?°(?!\s?[CF])|\0:?\s[-+]\d\d?°\s?\d\d?'"
+)
 _EQUATED = re.compile(r"(?:\b[A-Za-z]\s?=|\d\s?[+=×÷*])\s?$")
 _DAYS = "Mon|Tues?|Wed|Thu|Thurs?|Fri|Sat|Sun"
 DAY_NAME = rf"(?:{_DAYS}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
@@ -224,6 +228,8 @@ def _month_year(match: Match) -> Reading:
 
 
 def _month(match: Match) -> Reading:
+    if match["month"] == "Dec" and _DECLINATION.search(f"{before(match)}\0{after(match)}"):
+        return None
     return stopped(match, month_name(match["month"]))
 
 
