@@ -33,6 +33,9 @@ _PRESSED = re.compile(
     r"(?i)\b(?:(?:press|dial|hit|push|enter)(?:\s[^.!?\n]{0,24}\s(?:or|then|and|by|is))?(?:\sthe)?"
     r"\s[\"'(]?|dial\s[*#]\d{1,4})$"
 )
+_OF_MONEY = re.compile(
+    r"(?i)\b(?:cost|price|pay|paid|worth|earn|charge|spend|spent|fee|sold|sell)[a-z]{0,3}\b[^.!?;\n]{0,24}$"
+)
 _SHORT_POWERS = {"2": "squared", "3": "cubed"}
 
 _PLACE = re.compile(rf"{IN_FILE}\d+$")
@@ -135,6 +138,11 @@ def _ellipsis(match: Match) -> Reading:
 def _for_each(match: Match) -> Reading:
     """ "5 mg/5 mL", "60 mL/min/1.73 m²"."""
     return ["per"] if re.search(r"\d\s?[A-Za-z]{1,5}(?:/[A-Za-z]{1,3})?$", before(match)) else None
+
+
+def _unknown_sum(match: Match) -> Reading:
+    """ "costs $x", but "echo $x"."""
+    return [LETTERS[match["x"]], "dollars"] if _OF_MONEY.search(before(match)) else None
 
 
 def _price_of(match: Match) -> Reading:
@@ -275,6 +283,8 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\s+", _blank),
     # slashes, stars and the like
     says(r"(?<=\bQ[1-4])/(?=\d\d)"),
+    says(r"(?<=\bf)/(?=\d\d?(?:\.\d)?(?![\d/]))"),  # f/2.8
+    says(r"/(?=-?\d)", ",", behind=r"°"),
     Rule(
         r"/(?=\d{1,4}(?:\.\d{1,3})?\s?(?:mL|ml|L|dL|kg|m²|m2|min)\b)", _for_each, behind=r"[A-Za-z]"
     ),
@@ -303,8 +313,10 @@ RULES: tuple[Rule, ...] = (
     says(r"<[-=]+", ","),
     says(r"={2,}", "equals"),
     # marks
+    says(r"[:;]-?[)(DPp](?=\s+[A-Z]|\s*$)", "."),
     says(r"[:;]-?[)(DPp](?!\w)"),
     says(r"\.{1,2}/(?=[A-Za-z.])", behind=r"[\s(\"'`]?"),
+    says(r"\.[-–](?=[\s.,;:)]|$)", "", behind=r"\d"),  # 250.-
     Rule(r"\.{2,}|\.\s\.\s\.", _ellipsis),
     says(r"\.(?=[\"')\]]{0,2}[,;:])"),  # an abbreviation's, which ends no sentence
     says(r"\.(?=[a-z0-9])", "dot", behind=r"[A-Za-z0-9]"),
@@ -319,6 +331,9 @@ RULES: tuple[Rule, ...] = (
     says(r"&&", "and"),
     says(r"°\s?C(?![A-Za-z0-9])", "degrees celsius"),
     says(r"°\s?F(?![A-Za-z0-9])", "degrees fahrenheit"),
+    Rule(r"\$(?P<x>[a-z])(?![A-Za-z0-9_])", _unknown_sum),
+    says(r"\$(?=[a-z_])|(?<=[)\]}*+])\$(?!\s?\d)"),  # $x, ^[a-z]+$
+    says(r"(?<=\s)\*(?=\s(?:FROM|from)\b)|(?<=\w\()\*(?=\))", "star"),  # SELECT *, count(*)
     says(r"\$(?=[A-Z][A-Z_]{1,20}(?![A-Za-z0-9])|\{[A-Z_]{2,20}\}|\([a-z])"),  # $AAPL, $HOME
     Rule(r"[*#]", _key),
     Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿฿₺₫₪₴₦₱]", _named),

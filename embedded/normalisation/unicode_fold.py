@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from embedded.normalisation.context import STARTERS
 from embedded.normalisation.markup import pieces
 
 #: Raised digits, which are an exponent unless they are the numerator of a fraction.
@@ -26,6 +27,12 @@ _MIXED = re.compile(
     rf"[A-Za-z{''.join(_LOOKALIKES)}]{{0,40}}(?!\w)"
 )
 _LATIN = str.maketrans(_LOOKALIKES)
+#: A picture that ends a sentence, "Great 😊 What next?"; a heart may be its verb.
+_PICTURE_STOP = re.compile(
+    r"(?<=[a-z0-9] )[\U0001f300-\U0001f48f\U0001f4a5-\U0001f5a3\U0001f5a5-\U0001f90c"
+    r"\U0001f910-\U0001faff\u2600-\u2664\u2666-\u2763\u2765-\u27bf]"
+    rf"(?=\S{{0,6}}\s(?:{'|'.join(sorted(word.capitalize() for word in STARTERS))})\b)"
+)
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
 SIGNS = frozenset("·€£¥₹₩₽₿฿₺₫₪₴₦₱¢°–—±×÷≈≤≥≠§⁻" + RAISED)
@@ -70,6 +77,7 @@ def fold(source: str) -> Folded:
     source = _MASK.sub(_stars, source)
     if not source.isascii():
         source = _MIXED.sub(lambda match: match[0].translate(_LATIN), source)
+        source = _PICTURE_STOP.sub(".", source)
     source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()
     at = 0
