@@ -48,7 +48,7 @@ _SIGNS = (
     *signs.RULES,
 )
 _BY_LETTER = Rules((abbreviations.PLAIN, *_LETTERS))
-_BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules((signs.SPACE, *_SIGNS))
+_BY_DIGIT, _BY_SIGN = Rules(_DIGITS), Rules((*signs.COMMON, *_SIGNS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def test_dash_between_amounts_of_same_kind_is_read_as_to(
     assert _said(dash.join(ends)) == f"{first.rstrip('.')} to {last}"
 
 
-def test_no_other_rule_reads_a_space_before_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_rule_reads_common_spaces_and_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [normalise(source) for source in _SOURCES]
     slow = Rules(embedded.text._SIGNS)
     monkeypatch.setattr(embedded.text, "_BY_SIGN", slow)
