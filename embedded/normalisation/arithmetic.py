@@ -133,7 +133,7 @@ LETTERS: tuple[Rule, ...] = (
 SIGNS: tuple[Rule, ...] = (
     Rule(r"!==?", lambda match: ["not equal to"]),
     Rule(r"!(?=\s=\s[\da-z(]|\s?[/×÷*]\s?[\d(a-z])", _factorial, behind=r"[\da-z)]"),
-    Rule(r"!(?=[A-Za-z_(])(?!important\b)", _not, behind=r"[\s(\[{&|=,]"),
+    Rule(r"!(?=[A-Za-z_(])(?!important\b|[A-Z]{2,}\])", _not, behind=r"[\s(\[{&|=,]"),
     Rule(r"\s?/\s?(?=\()|/(?=\d|[a-z](?![A-Za-z']))", _over, behind=r"[)²³]"),
     Rule(r"\s?/\s?(?=\()", _over, behind=r"[\da-z]"),
     Rule(r"[ \t]<[ \t](?=[A-Za-z(])|[ \t]>[ \t](?=[A-Za-z](?![A-Za-z'])|\()", _less),
