@@ -120,6 +120,8 @@ class _Speech:
     def say(self, part: str, start: int, end: int) -> None:
         """Add a pause or words, for ``[start, end)`` of the folded text."""
         if part in PAUSES:
+            if part == "." and len(self._spans) == 1 and self._parts[-1] in abbreviations.ITEMS:
+                part = ","  # "a. word" would be an item of a list if it were read again
             if self._spans and _STRENGTH[part] >= _STRENGTH.get(self._pause, -1):
                 self._pause = part
             return

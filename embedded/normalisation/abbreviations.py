@@ -57,7 +57,7 @@ _PLACES = words_of("Ave Ln Apt Ste Univ Assn Co Esq Est Tel Ext")
 #: Words, unless they have a capital: "see Fig 3".
 _CAPITALS = frozenset({"Fig", "Figs", "Sec", "Apt"})
 #: Names of items before a bracket or, in a list, a dot: "a)", "(iv)", "ii. ".
-_ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
+ITEMS = {"a": "ay", "ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "seven",
           "viii": "eight", "ix": "nine"}  # fmt: skip
 #: Numerals that are letters too, and the one beside which they are numerals.
 _PAIRED_ITEMS = {"i": ("(ii)", "one"), "v": ("(iv)", "five"), "x": ("(ix)", "ten")}
@@ -248,8 +248,8 @@ def _word(match: Match) -> Reading:
         other, number = _PAIRED_ITEMS[token]
         if other in match.string:
             return [number]
-    if token in _ITEMS and (next_char == ")" or (next_char == "." and _line_begins(match))):
-        return [_ITEMS[token]]
+    if token in ITEMS and (next_char == ")" or (next_char == "." and _line_begins(match))):
+        return [ITEMS[token]]
     return [read_word(token, shouting=token.isupper() and is_shouting(match.string))]
 
 
