@@ -51,7 +51,7 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _WELL_FORMED = re.compile(r"(?=[XVIL])(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _WORD_BEFORE = re.compile(r"([A-Za-z0-9']+)[.,]?\s+$")
 #: Their dot ends a sentence only at the end of the text, since a capital after it begins a name.
-_NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl")
+_NAMED_AFTER = words_of("mr mrs ms prof vs approx incl excl cllr")
 _JUNIOR = frozenset({"jr", "sr"})
 _PLACES = words_of("Ave Ln Apt Ste Univ Assn Co Esq Est Tel Ext")
 #: Words, unless they have a capital: "see Fig 3".

@@ -63,8 +63,10 @@ _YEN, _RUPEE = Currency("yen", "yen"), Currency("rupee", "rupees", "paisa", "pai
 _WON, _YUAN = Currency("won", "won"), Currency("yuan", "yuan")
 _LIRA, _DONG = Currency("lira", "lira"), Currency("dong", "dong")
 _SHEKEL, _NAIRA = Currency("shekel", "shekels"), Currency("naira", "naira")
-_PESO = Currency("peso", "pesos")
-_REAL, _ZLOTY = Currency("real", "reais"), Currency("zloty", "zlotys")
+_PESO = Currency("peso", "pesos", "centavo", "centavos")
+_REAL = Currency("real", "reais", "centavo", "centavos")
+_MEXICAN = Currency("mexican peso", "mexican pesos", "centavo", "centavos")
+_ZLOTY = Currency("zloty", "zlotys", "grosz", "groszy")
 
 
 def _dollars(country: str) -> Currency:
@@ -79,18 +81,17 @@ CURRENCIES = {
     "A$": _dollars("australian"), "AU$": _dollars("australian"), "HK$": _dollars("hong kong"),
     "USD": _dollars("you ess"), "CAD": _dollars("canadian"), "AUD": _dollars("australian"),
     "EUR": _EURO, "GBP": _POUND, "JPY": _YEN, "INR": _RUPEE,
-    "CHF": Currency("swiss franc", "swiss francs"),
+    "CHF": Currency("swiss franc", "swiss francs", "centime", "centimes"),
     "USD$": _dollars("you ess"), "CAD$": _dollars("canadian"), "AUD$": _dollars("australian"),
     "NZ$": _dollars("new zealand"), "NZD": _dollars("new zealand"), "HKD": _dollars("hong kong"),
     "S$": _dollars("singapore"), "SGD": _dollars("singapore"), "NT$": _dollars("taiwan"),
-    "MX$": Currency("mexican peso", "mexican pesos"),
-    "MXN": Currency("mexican peso", "mexican pesos"),
+    "MX$": _MEXICAN, "MXN": _MEXICAN,
     "R$": _REAL, "BRL": _REAL, "PLN": _ZLOTY, "zl": _ZLOTY, "KRW": _WON, "CNY": _YUAN,
     "RMB": _YUAN, "Rs": _RUPEE, "Rs.": _RUPEE, "kr": Currency("krone", "kroner"),
     "SEK": Currency("swedish krona", "swedish kronor"),
     "NOK": Currency("norwegian krone", "norwegian kroner"),
     "DKK": Currency("danish krone", "danish kroner"),
-    "AED": Currency("dirham", "dirhams"), "ZAR": Currency("rand", "rand"),
+    "AED": Currency("dirham", "dirhams"), "ZAR": Currency("rand", "rand", "cent", "cents"),
     "THB": Currency("baht", "baht"), "฿": Currency("baht", "baht"),
     "₺": _LIRA, "₫": _DONG, "VND": _DONG, "₪": _SHEKEL, "ILS": _SHEKEL,
     "₴": Currency("hryvnia", "hryvnias"), "₦": _NAIRA, "NGN": _NAIRA,

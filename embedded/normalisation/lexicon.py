@@ -94,12 +94,19 @@ ABBREVIATED = _table(
     rte route
     pkwy parkway
     attn attention
+    pkg package
+    pkgs packages
+    doz dozen
+    msg message
+    msgs messages
+    mgr manager
+    cllr councillor
     """
 )
 #: Of those, acronyms if in capitals without a number: the HR people, the FT.
 MEASURES_TOO = words_of("ft hr yr km cm kg mph kph rpm")
 #: Acronyms if in capitals without a dot, unless the whole text is in capitals: MS Word.
-ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs")
+ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs msg")
 #: Other words that are not read as they are written.
 WORDS = _table(
     """
