@@ -65,7 +65,14 @@ def _factorial(match: Match) -> Reading:
 
 def _over(match: Match) -> Reading:
     """ "(a + b)/2", "1/(x + 1)", "x³/3"."""
+    if match[0] != "/" and "=" not in before(match) + after(match):
+        return None
     return ["over"] if _AFTER_OPERAND.search(before(match)) else None
+
+
+def _assigned(match: Match) -> Reading:
+    """ "y -= 2", "z *= 3"."""
+    return ["minus" if match[0] == "-" else "times"]
 
 
 def _less(match: Match) -> Reading:
@@ -134,8 +141,10 @@ SIGNS: tuple[Rule, ...] = (
     Rule(r"!==?", lambda match: ["not equal to"]),
     Rule(r"!(?=\s=\s[\da-z(]|\s?[/×÷*]\s?[\d(a-z])", _factorial, behind=r"[\da-z)]"),
     Rule(r"!(?=[A-Za-z_(])(?!important\b|[A-Z]{2,}\])", _not, behind=r"[\s(\[{&|=,]"),
-    Rule(r"\s?/\s?(?=\()|/(?=\d|[a-z](?![A-Za-z']))", _over, behind=r"[)²³]"),
-    Rule(r"\s?/\s?(?=\()", _over, behind=r"[\da-z]"),
+    Rule(r"(?:/|\s/\s)(?=\(|\d|[a-z](?![A-Za-z']))", _over, behind=r"[)²³]"),
+    Rule(r"(?:/|\s/\s)(?=\()", _over, behind=r"[\da-z]"),
+    Rule(r"[-*](?==\s?[\w(])", _assigned, behind=r"\s"),
+    Rule(r"(?<![A-Za-z][a-z])--(?=[;)])", lambda match: ["minus minus"], behind=r"[a-z]"),
     Rule(r"[ \t]<[ \t](?=[A-Za-z(])|[ \t]>[ \t](?=[A-Za-z](?![A-Za-z'])|\()", _less),
     Rule(
         r"\|(?=[^|\s][^|\n]{0,20}\|\s?[=<>≤≥])",
@@ -143,7 +152,7 @@ SIGNS: tuple[Rule, ...] = (
         behind=r"[\s(=+*/×-]?",
     ),
     Rule(
-        r"-(?=(?:[a-z]|\d{1,4})(?:\s?=|\)[!^²³/]|\|))|(?<=[²³])-(?=[\da-z(])",
+        r"-(?=(?:[a-z]|\d{1,4})(?:\s?=|\)[!^²³/]|\|)|\d{1,4}\])|(?<=[²³])-(?=[\da-z(])",
         _difference,
         behind=r"[a-z)²³]",
     ),

@@ -262,7 +262,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r"-(?=\d)", _in_name, behind=r"\d"),
     says(r"-(?=\d{1,12}(?:\.\d{1,12})?\s?=)", "minus", behind=r"\d"),
     says(rf"[-–—](?!0\d)(?={_MONEY}?\.?\d)", "to", behind=r"[\d%°]"),
-    says(rf"(?<!\*-\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(\[{|,=<>*/+^]?"),
+    says(rf"(?<!\*-\*\*)(?<!\*\*\*)[-–](?={_MONEY}?\.?\d)", "minus", behind=r"[\s(\[{|,=<>*/+^]?"),
     Rule(r"(?<=[1-9]/[2-9])(?: [-–](?=\d)| -  ?(?=\d\d?/\d)|  [-–]  ?(?=\d))", _after_fraction),
     Rule(r"[ \t][-–][ \t](?=\d)", _minus, behind=r"\d"),
     Rule(
@@ -272,6 +272,7 @@ RULES: tuple[Rule, ...] = (
     ),
     says(r"(?<=[1-9]/[2-9] )-(?=[a-z])"),  # ½-inch
     says(r"-(?=[A-Za-z0-9])", "", behind=_LETTER_OR_DIGIT),
+    says(r"(?<=[A-Z]\.)-(?=[a-z])"),  # U.S.-based
     # options of a command
     says(r"--(?=[A-Za-z])", "dash dash", behind=r"[\s\"'`(]"),
     Rule(r"-(?P<letters>[A-Za-z]{2,4})(?![A-Za-z'-])", _options, behind=r"[ \t]"),
