@@ -140,6 +140,11 @@ def _included(match: Match) -> Reading:
     return stopped(match, f"{match['a']}cluded")
 
 
+def _including(match: Match) -> Reading:
+    """ "£5 inc. VAT", before what is included."""
+    return [f"{match['a']}cluding"]
+
+
 def _inner(match: Match) -> Reading:
     """ "max. 20", "temp. of 98.6", "Lee et al. found": the dot is within a sentence."""
     if match["a"] == "al" and not _AUTHOR.search(before(match)):
@@ -336,6 +341,8 @@ RULES: tuple[Rule, ...] = (
     Rule(r"(?P<a>F|P|A|So|Cal|Supp|Ed)\.\s?(?P<n>2d|3d|4th|5th)(?=,?\s\d)", _reporter,
          behind=_START),
     Rule(r"(?P<a>in|ex)cl\.?(?=[,;)]|\.?\s*$|\.\s+[A-Z])", _included, behind=r"[a-z] "),
+    Rule(r"(?P<a>in|ex)c\.?(?=\s(?:VAT|GST|tax|p&p|delivery|postage|shipping|service|fees)\b)",
+         _including, behind=r"[\s(]"),
     Rule(r"(?<=[Ee]t )(?P<a>al)\.(?=\s+[a-z(])", _inner),
     Rule(r"[Nn]o\.(?=[:?,]|\s+[a-z]|\s*$)", _number_of, behind=r"\s"),
     Rule(rf"(?i:(?P<a>{_any(NUMBERED)}))(?:\.[ \t]*|[ \t]+)(?=\d|[ivx]{{2,5}}(?![\w'-]))"

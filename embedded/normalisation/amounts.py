@@ -145,6 +145,8 @@ _SMALL_ROMAN = {"ii": "two", "iii": "three", "iv": "four", "vi": "six", "vii": "
                 "viii": "eight", "ix": "nine"}  # fmt: skip
 _INCHES_PER_FOOT = 12
 _HOUR_OR_FRAMES = re.compile(r"(?i)\b(?:at|by|until|video|film|footage|[48]k|hd|\d{3,4})[\s/]?$")
+#: "Prep: 15m" is a time.
+_TIMED = re.compile(r"(?i)\b(?:prep|cook|bake|rest|chill|wait|time)[*_]{0,2}:[*_]{0,2}\s$")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
@@ -159,6 +161,8 @@ def _money(match: Match) -> list[str] | None:
     if _is_attribute(match):
         currency = replace(currency, many=currency.one, cents=currency.cent)
     low = _american(match["a"])
+    if match["cur"] == "€" and match.end("a") <= match.start("cur"):
+        low = re.sub(r"^([1-9]\d{0,2})\.(\d\d0)$", r"\1,\2", low)  # 1.500 €
     if not match["b"]:
         return _sum(low, scale, currency)
     high = _american(match["b"])
@@ -220,7 +224,7 @@ def _unit(match: Match) -> list[str] | None:
         return None  # K8s, A380s, but 4x100m
     if len(unit) == 1 and (is_labelled(match) or _STREET_FOLLOWS.match(after(match))):
         return None  # seat 12L, 123 W Main St
-    one, many = UNITS[unit]
+    one, many = UNITS["min" if unit == "m" and _TIMED.search(before(match)) else unit]
     is_one = (match["a"] == "1" and not match["b"]) or _is_attribute(match)
     is_one = is_one or match.string[match.start("unit") - 1] == "-"  # a 12-oz can
     return [_span(match), one if is_one else many]

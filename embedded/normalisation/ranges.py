@@ -33,7 +33,7 @@ _TIMES = (
 _AMOUNTS = (
     (rf"{_MONEY}\s?[\d.,]*\d{_SCALE}?", rf"{_MONEY}\.?\d"),
     (r"\b(?i:seats?|rows?)\s\d{1,2}[A-L]", r"(?:\d{1,2})?[A-L](?![A-Za-z0-9'])"),
-    (r"\bQ[1-4]", r"Q[1-4](?!\w)"),
+    (r"\bQ[1-4](?:\s\d{4})?", r"Q[1-4](?!\w)"),
     (r"\b[0-9]{1,3}0s", r"'?[0-9]{1,3}0s\b"),
     (r"\d\s?%", rf"{NUMBER}\s?%"),
     (r"\b(?P<name>[A-Z])\d{1,3}", r"(?P<name>[A-Z])\d{1,3}(?!\w)"),

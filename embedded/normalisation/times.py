@@ -321,7 +321,7 @@ DATES: tuple[Rule, ...] = (
          _weekday),
     Rule(rf"(?P<day>Sat|Sun)\b\.?(?=,?\s+(?:\d|{MONTH_NAME}))", _weekday),
     Rule(r"(?<=[Oo]n )(?P<day>Sat|Sun)(?:\.(?=\s+[a-z\d])|(?=\.?\s*$|\.\s|[,;:)?!]))", _weekday),
-    Rule(r"(?<=\| )(?P<day>Sat|Sun)(?=\s{1,9}\|)", _weekday),
+    Rule(rf"(?<=\| )(?P<day>{_DAYS})(?=\s{{1,9}}\|)", _weekday),
     Rule(r"(?<![Tt]he )(?P<day>Sat|Sun)(?:\.(?=,?\s+[a-z])|(?=:\s))", _weekday, behind=r"\s?"),
 )  # fmt: skip
 TIMES: tuple[Rule, ...] = (
