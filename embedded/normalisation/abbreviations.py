@@ -308,7 +308,9 @@ def _any(words: Iterable[str]) -> str:
 _START = r"[^A-Za-z0-9]?"
 _ENDING = r"(?![A-Za-z0-9])"
 _EVER_DOTTED = _any(word for word in ABBREVIATED if word not in STREETS)
-PLAIN = Rule(r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))", _plain, behind=r"\s?")
+PLAIN = Rule(
+    r"[a-z]{2,}(?:'[a-z]+)*(?=[,?!]?(?:\s+[^\s\d]|\s*$))|a(?=\s[a-z]{2})", _plain, behind=r"\s?"
+)
 RULES: tuple[Rule, ...] = (
     *DIRECTIONS,
     Rule(r"Est\.(?=\s(?!(?:in\s)?\d))", lambda match: ["estimated"], behind=_START),
