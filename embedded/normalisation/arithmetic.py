@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from embedded.normalisation import numbers
-from embedded.normalisation.context import after, before
+from embedded.normalisation.context import REACH, after, before
 from embedded.normalisation.lexicon import LETTERS as NAMES
 from embedded.normalisation.rules import Match, Reading, Rule
 
@@ -34,7 +34,8 @@ def is_asked(match: Match) -> bool:
         return True
     if _ASKED.search(behind):
         return bool(_ONE_MORE.match(following))
-    return bool(_ALONE.search(match.string[: match.start()]) and _QUESTION.match(following))
+    is_first = match.start() <= REACH and _ALONE.search(behind)
+    return bool(is_first and _QUESTION.match(following))
 
 
 def _function(match: Match) -> Reading:

@@ -109,7 +109,11 @@ def _read(match: re.Match[str]) -> str | None:
         command = _COMMANDS.get(match["command"] or "") or _UP_DOWN.get(match[0], "")
         return _STOP if match["fence"] else command
     name = match["name"].lower()
-    if match.string[: match.start()][-1:] == match.string[match.end() : match.end() + 1] == "`":
+    if (
+        match.string[match.start() - 1 : match.start()]
+        == match.string[match.end() : match.end() + 1]
+        == "`"
+    ):
         return f" {'slash ' * bool(match['close'])}{name} "  # it is spoken of
     has_value = "=" in match["attributes"]
     if not match["end"]:
