@@ -27,6 +27,14 @@ _NAMED_CODE = re.compile(
     r"|(?:last|first)\s(?:four|4|six|6)\sdigits(?:\sare|\sof|:))"
     r"\s[\"'*_`]{0,3}(?:[A-Z]-)?$"
 )
+#: "order 48213", "case no. 12345", but "order 12345 boxes".
+_ORDERED = re.compile(
+    rf"(?i)\b(?:{HAS_NUMBER})(\s(?:number|no\.|num\.|id)(?:\sis)?:?\s#?|:?\s#|\sis\s|:\s)?\s?$"
+)
+_OF_THINGS = re.compile(
+    r"\s(?!(?:is|was|has|had|have|will|for|from|on|in|at|and|or|to|by|of|with|as|that|which|if|when"
+    r"|shipped|arrived|ships|arrives)\b)[a-z]"
+)
 _ENDING_IN = re.compile(r"\bending\s(?:in|with)\s[\"'*_`]{0,3}x?$")
 #: What hides the digits before the last four of a card or account.
 _MASKED = re.compile(r"(?:[xX]{2}-?|\*{4}[ -]?|\*{2}-|(?:^|[\s(\"'#])\.{3}|\(x)$")
@@ -100,6 +108,9 @@ def _secret(match: Match) -> Reading:
     behind = before(match)
     if (len(match[0]) == 4 and _MASKED.search(behind)) or _SENT_TO.search(behind):
         return [numbers.digits(match[0])]
+    if len(match[0]) in (5, 6) and (named := _ORDERED.search(behind)):
+        sure = named[1] or not (_OF_THINGS.match(after(match)) or match[0].endswith("000"))
+        return [numbers.digits(match[0])] if sure else None
     if _ENDING_IN.search(behind):
         named, other = _CARD.search(behind), numbers.is_year(match[0]) and behind[-1] != "x"
     else:
