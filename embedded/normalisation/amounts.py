@@ -135,7 +135,7 @@ _MEASURED = re.compile(r"\d\s?(?:[A-Za-z]{1,4})?$")
 _INCH_NOUN = re.compile(r"\s(?:TV|monitor|screen|display|pan|skillet|pipe|laptop|tablet)s?\b")
 #: Before "30s", these show that it is a time and no decade.
 _LASTING = re.compile(
-    r"(?:[=<>~]\s?|\b(?:for|within|every|after|rest|hold|takes?|took|waits?|waited|(?:again|back)\sin)\s)$"
+    r"(?:[=<>~]\s?|\b(?i:for|within|every|after|rest|hold|takes?|took|waits?|waited|(?:again|back)\sin)\s)$"
 )
 #: What shows before or after 9" that it is a length.
 _BEFORE_SIZE = re.compile(r"\d\"\s?[x×]\s?$")

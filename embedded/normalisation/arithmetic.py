@@ -22,7 +22,7 @@ _SUM_BEFORE = re.compile(r"[+×÷*]\s?\d+(?:\.\d+)?$")
 _SUM_AFTER = re.compile(r"\d+(?:\.\d+)?\s[+×÷*]\s\d")
 _ONE_MORE = re.compile(r"\d+(?:\.\d+)?\s?(?:[?.!](?!\S)|\Z)")
 _QUESTION = re.compile(r"\d+(?:\.\d+)?\s?\?")
-_NEGATED = re.compile(r"(?:[(\[{&|=,]\s?|\b(?:if|while|until|unless|return|and|or|assert)\s)$")
+_NEGATED = re.compile(r"(?:[(\[{&|=,]\s?|\b(?:if|while|until|unless|return|assert)\s)$")
 _SIGNED = re.compile(r"[=×÷*/^<>≤≥]\s?$")
 _MOLECULE = re.compile(r"(?<![A-Za-z0-9])(?:(?:[A-Z][a-z]?\d?){1,3}O[234]|Cl|Br)$")
 
