@@ -32,20 +32,16 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
 
     unavailable: dict[int | str, Any] = {503: {"description": "Not now; `phase` has the reason."}}
 
-    # load balancers and monitors also ask by HEAD
-    @router.head("/health/live", include_in_schema=False)
     @router.get("/health/live", tags=["health"])
     async def live() -> Response:
         """Whether the event loop is running. The answer does not depend on the load."""
         return answer(True)
 
-    @router.head("/health/ready", include_in_schema=False)
     @router.get("/health/ready", tags=["health"], responses=unavailable)
     async def ready() -> Response:
         """Whether new contexts are accepted now."""
         return answer(runtime.is_ready)
 
-    @router.head("/health/startup", include_in_schema=False)
     @router.get("/health/startup", tags=["health"], responses=unavailable)
     async def startup() -> Response:
         """Whether the models have been loaded and warmed up."""

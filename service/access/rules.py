@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from service.auth.keys import Scope
@@ -57,8 +59,13 @@ class GuardedRouter(APIRouter):
         self._rule = rule
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        """See APIRouter."""
+        """See APIRouter. What is read by GET is also asked for by HEAD, as monitors do."""
         super().add_api_route(path, declare(self._rule)(endpoint), **options)
+        route, rule = self.routes[-1], rule_of(self.routes[-1])
+        if isinstance(route, APIRoute) and route.methods == {"GET"} and not (rule and rule.speaks):
+            head = copy(route)
+            head.methods, head.include_in_schema = {"HEAD"}, False
+            self.routes.append(head)
 
     def add_api_websocket_route(
         self, path: str, endpoint: Callable[..., Any], name: str | None = None, **options: Any

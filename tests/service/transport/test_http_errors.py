@@ -40,12 +40,21 @@ async def test_unknown_route_or_method_gets_error_object(
 
 @pytest.mark.parametrize(
     ("path", "methods"),
-    [(PATH, "GET, POST"), ("/v1/audio/voices", "GET, POST"), ("/health/ready", "GET, HEAD")],
+    [(PATH, "GET, POST"), ("/v1/audio/voices", "GET, HEAD, POST"), ("/health/ready", "GET, HEAD")],
 )
 async def test_405_names_methods_of_all_routes_of_path(path: str, methods: str) -> None:
     async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
         answer = await http.put(path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tts-1", "/v1/audio/voices"])
+async def test_head_gets_status_and_headers_of_get(path: str) -> None:
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        whole, head = await http.get(path), await http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-type", "content-length"):
+            assert head.headers[name] == whole.headers[name]
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1/audio/voices", "/tts/bytes", "/v1/speak"])
