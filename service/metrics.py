@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import prometheus_client as prometheus
@@ -116,6 +116,8 @@ class Metrics:
         self.codec_queue = self._histogram(
             "tts_codec_queue_seconds", "One window's wait for the codec.", _SHORT, protocols=()
         )
+        #: Returns when the TLS certificate expires, in seconds since 1970; None without TLS.
+        self.certificate_expiry: Callable[[], float | None] = lambda: None
         late = "How late the event loop rings a timer."
         self.loop_lag = self._histogram("tts_event_loop_lag_seconds", late, _SHORT, protocols=())
         self.log_lines_dropped = self._counter(
@@ -171,8 +173,8 @@ class Metrics:
         return prometheus.generate_latest(self.registry)
 
 
-#: A metric's name, text and value.
-_Gauge = tuple[str, str, float]
+#: A metric's name, text and value, if it has one.
+_Gauge = tuple[str, str, float | None]
 _Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 #: A metric's kind, name and text, its label, and the value of each series.
 _Labelled = tuple[_Family, str, str, str, Mapping[str, float]]
@@ -187,7 +189,7 @@ class RuntimeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         for name, text, value in (*self._status(), *self._pace()):
-            yield GaugeMetricFamily(name, text, value=float(value))
+            yield GaugeMetricFamily(name, text, value=value)
         for kind, name, text, label, series in (*self._workers(), *self._tenants()):
             family = kind(name, text, labels=(label,))
             for labelled, figure in series.items():
@@ -208,6 +210,8 @@ class RuntimeCollector(Collector):
         sockets = "Open WebSockets, HTTP speech responses, and voices being added."
         admitted = "Contexts that this server admits."
         current = "1 unless the file of keys could not be used when it was read last."
+        expires = "When the TLS certificate that is used expires, since 1970."
+        expiry = runtime.metrics.certificate_expiry()
         return (
             ("tts_ready", "1 while new contexts are served.", runtime.is_ready),
             ("tts_draining", "1 while draining.", runtime.is_draining),
@@ -218,6 +222,7 @@ class RuntimeCollector(Collector):
             ("tts_event_loop_tasks", "Tasks of the gateway's event loop.", tasks),
             ("tts_api_keys", "API keys that are valid now.", authority.key_count),
             ("tts_api_keys_current", current, authority.is_current),
+            ("tts_tls_certificate_expiry_timestamp_seconds", expires, expiry),
         )
 
     def _pace(self) -> tuple[_Gauge, ...]:

@@ -167,18 +167,20 @@ async def _serve(
         server.should_exit = True
 
     config = _checked(server_config(create_app(runtime, on_fatal), settings, _GRACE_S))
+    runtime.metrics.certificate_expiry = lambda: config.expires_at
     server = _Server(config)
     asked = asyncio.Event()
     stopping = _stop_on_signals(server, runtime, log, asked)
     announcing = asyncio.create_task(_announce(settings, runtime, log, began, port))
-    reload: list[Callable[[], object]] = [runtime.authority.reload_soon, config.reload_certificate]
+    certificates, loop = [config.reload_certificate], asyncio.get_running_loop()
 
     def on_hangup() -> None:
-        for one in reload:
-            one()
+        runtime.authority.reload_soon()
+        for read in certificates:  # in threads, since file systems may hang
+            loop.run_in_executor(None, read)
 
-    async with _administering(runtime, admin, asked, reload):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+    async with _administering(runtime, admin, asked, certificates):
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         await server.serve(sockets=[listener])
     announcing.cancel()
     stopping.cancel()
@@ -209,14 +211,14 @@ async def _administering(
     runtime: Runtime,
     listener: socket.socket | None,
     asked: asyncio.Event,
-    reload: list[Callable[[], object]],
+    certificates: list[Callable[[], None]],
 ) -> AsyncIterator[None]:
-    """Serve the admin listener, if any, during the block; ``reload`` gets its certificate's."""
+    """Serve the admin listener, if any, during the block; ``certificates`` gets its reload."""
     if listener is None:
         yield
         return
     config = server_config(create_admin_app(runtime, asked.set), runtime.settings, _GRACE_S)
-    reload.append(config.reload_certificate)
+    certificates.append(config.reload_certificate)
     config.lifespan = "off"  # the public listener's application starts and stops the runtime
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -314,6 +314,11 @@ ENGINES = Row(
             ),
             help="Nobody reads the log, or its disk is full.",
         ),
+        Panel(
+            "TLS certificate's time left",
+            one(f"tts_tls_certificate_expiry_timestamp_seconds{{{HERE}}} - time()", "{{pod}}"),
+            "s",
+        ),
         Panel("Gateway's tasks", one(f"tts_event_loop_tasks{{{HERE}}}", "{{pod}}")),
         Panel("What is running", one(f'tts_build_info{{{HERE},model=~"$model"}}'), kind="table"),
     ),

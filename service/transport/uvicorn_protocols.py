@@ -15,6 +15,7 @@ import math
 import os
 import socket
 import ssl
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]  # none is public
 from asyncio import TimerHandle
 from collections import OrderedDict
 from collections.abc import Callable, MutableSet
@@ -346,17 +347,30 @@ class ServerConfig(uvicorn.Config):
     """uvicorn's settings, with TLS done by TlsHandshake instead of the listener."""
 
     limits: ConnectionLimits
+    #: When the certificate that is used expires, in seconds since 1970; None without TLS.
+    expires_at: float | None = None
 
     def load(self) -> None:
         """See uvicorn.Config. Raises OSError if the certificate or its key cannot be used."""
         super().load()
-        self.limits.tls, self.ssl = self.ssl, None
+        if self.ssl is not None:
+            self._take(self.ssl)
+        self.ssl = None
+
+    def _take(self, context: ssl.SSLContext) -> None:
+        """Use a certificate that was read."""
+        self.limits.tls, self.expires_at, expiry = context, None, "unknown"
+        with contextlib.suppress(OSError, ValueError):  # a part that Python cannot decode
+            expiry = str(_test_decode_cert(str(self.ssl_certfile))["notAfter"])
+            self.expires_at = ssl.cert_time_to_seconds(expiry)
+        log.info("the certificate was read", extra={"expires": expiry})
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again. If they cannot be used, the old ones stay.
+        """Read the certificate and its key again, from any thread. If they cannot be used, the old
+        ones stay.
 
-        For the passphrase of an encrypted key OpenSSL would ask the terminal, and block all
-        clients until somebody typed one, so it gets a wrong one.
+        For the passphrase of an encrypted key OpenSSL would ask the terminal, and block until
+        somebody typed one, so it gets a wrong one.
         """
         if self.limits.tls is None:
             return
@@ -367,8 +381,7 @@ class ServerConfig(uvicorn.Config):
             reason = self.certificate_fault(error)
             log.error("the certificate cannot be used", extra={"reason": reason})
             return
-        self.limits.tls = fresh
-        log.info("the certificate was read again")
+        self._take(fresh)
 
     def certificate_fault(self, error: OSError) -> str:
         """Return why the certificate or its key cannot be used, for operators."""

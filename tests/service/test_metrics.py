@@ -359,6 +359,7 @@ def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
         engine_pace=SimpleNamespace(has_begun=True, bounds=lambda: bounds),
         accounts=SimpleNamespace(tenants=lambda: accounts.items()),
         talker=talker, codec=codec, connections=15, is_ready=False, is_draining=True,
+        metrics=SimpleNamespace(certificate_expiry=lambda: 16),
     )  # fmt: skip
     collector = names.RuntimeCollector(runtime)  # type: ignore[arg-type]
     figures = {
@@ -383,6 +384,7 @@ def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
         "tts_event_loop_tasks": 0,
         "tts_api_keys": 12,
         "tts_api_keys_current": 1,
+        "tts_tls_certificate_expiry_timestamp_seconds": 16,
         "tts_frame_seconds": 0.04,
         "tts_pace_row_seconds": 1,
         "tts_pace_burst_seconds": 2,

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
+import os
+import signal
 import socket
 import ssl
 import subprocess
+import threading
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,10 +22,16 @@ import pytest
 import uvloop
 from fastapi import FastAPI
 
+from codec.fake import FakeCodecEngine
+from service import server
+from service.logs import LogWriter
+from service.metrics import Metrics
+from service.runtime import Runtime
 from service.server import Unable, _checked
 from service.settings import Settings, SettingsError, load_settings
-from service.transport.uvicorn_protocols import _SPARE, server_config
-from tests.service.live import Gateway, client, gateway
+from service.transport.uvicorn_protocols import _SPARE, ServerConfig, server_config
+from talker.fake import FakeTalker
+from tests.service.live import SPEC, Gateway, client, gateway, until
 from tests.service.transport.raw_connection import raw, rest
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -242,6 +252,29 @@ def test_certificate_is_reloaded_and_broken_file_is_ignored(
     assert config.limits.tls is second
 
 
+def test_expiry_is_that_of_the_certificate_that_is_used(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    files = tmp_path / "certificate.pem", certificate[1]
+    files[0].write_bytes(certificate[0].read_bytes())
+    config = server_config(FastAPI(), Settings(**tls(files)), 1)
+    config.load()
+    first = config.expires_at
+    told = subprocess.check_output(["openssl", "x509", "-noout", "-enddate", "-in", files[0]])
+    assert first == ssl.cert_time_to_seconds(told.decode().strip().removeprefix("notAfter="))
+    files[0].write_text("no certificate")
+    config.reload_certificate()
+    assert config.expires_at == first
+    subprocess.run(
+        ["openssl", "req", "-x509", "-key", files[1], "-days", "9", "-subj", "/CN=localhost",
+         "-out", files[0]],
+        check=True,
+    )  # fmt: skip
+    config.reload_certificate()
+    assert config.expires_at is not None
+    assert config.expires_at > first
+
+
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem"])
 @pytest.mark.parametrize("content", ["no PEM", None])
 def test_reload_names_file_that_cannot_be_used(
@@ -263,6 +296,32 @@ def test_reload_names_file_that_cannot_be_used(
     config.reload_certificate()
     (refused,) = [one for one in caplog.records if one.levelname == "ERROR"]
     assert str(broken) in vars(refused)["reason"]
+
+
+async def test_hangup_reads_certificate_in_a_thread_and_metrics_have_its_expiry(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(settings: Settings, _: object) -> Runtime:
+        return Runtime(settings, FakeTalker(), FakeCodecEngine(SPEC, 0.0), Metrics("test", "fake"))
+
+    threads: list[int] = []
+    monkeypatch.setattr(server, "build_runtime", build)
+    monkeypatch.setattr(
+        ServerConfig, "reload_certificate", lambda _: threads.append(threading.get_ident())
+    )
+    settings, log = Settings(**tls(certificate)), LogWriter(io.StringIO())
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(server._serve(settings, log, listener, port, None))
+    address = f"https://127.0.0.1:{port}"
+    async with httpx.AsyncClient(timeout=60, verify=trusting(certificate)) as http:
+        told = (await http.get(address + "/metrics")).text
+        assert "\ntts_tls_certificate_expiry_timestamp_seconds 1." in told
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: threads)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await serving
+    assert threading.get_ident() not in threads
 
 
 def test_encrypted_key_is_named_and_reload_asks_no_terminal_for_its_passphrase(
