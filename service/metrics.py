@@ -29,7 +29,7 @@ PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omn
 OUTCOMES = ("complete", "length", "cancelled", "error")
 STAGES = ("unsent", "unheard")
 HOLD_RESULTS = ("served", "refused")
-CLOSE_CODES = ("1000", "1001", "1003", "1008", "1011", "1013")
+CLOSE_CODES = ("1000", "1001", "1002", "1003", "1007", "1008", "1009", "1011", "1013")
 
 _TTFA = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

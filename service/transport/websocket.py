@@ -434,7 +434,10 @@ class Socket:
     async def _close(self) -> None:
         if self._errors.unlogged:
             log.info("client errors were not logged", extra={"count": self._errors.unlogged})
-        self.runtime.metrics.closes.labels(str(self._code)).inc()
+        code, conn = self._code, None if self._protocol is None else self._protocol.conn
+        if conn is not None and conn.close_sent is not None and not conn.close_rcvd_then_sent:
+            code = conn.close_sent.code  # the connection failed
+        self.runtime.metrics.closes.labels(str(int(code))).inc()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             await asyncio.wait_for(self._websocket.close(self._code), _FLUSH_S)
         # A closed transport waits until the client has read everything, and some clients never do.

@@ -263,18 +263,30 @@ async def test_refused_handshakes_are_counted_by_error_code() -> None:
     assert value(after, "tts_worker_up", worker="talker") == 1
 
 
-async def test_socket_that_failed_with_1009_counts_as_1000() -> None:
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (b"\x81\xfe\x04\x01\0\0\0\0" + b"x" * 1025, "1009"),
+        (b"\x81\x81\0\0\0\0\xff", "1007"),
+        (b"\x83\x80\0\0\0\0", "1002"),
+        (b"\x88\x82\0\0\0\0\x03\xf1", "1000"),  # the client's own close, with 1009
+        (None, "1000"),
+    ],
+)
+async def test_closed_socket_counts_with_code_of_server(sent: bytes | None, code: str) -> None:
     async with gateway(max_message_bytes=1024) as server:
         async with connect(server.url) as socket:
-            await socket.send("x" * 1025)
+            if sent is None:
+                socket.transport.abort()
+            else:
+                socket.transport.write(sent)
             await socket.wait_closed()
-        assert socket.close_code == 1009
         await until(lambda: not server.runtime.connections)
         after = await scrape(server)
     closed = {
         labels: n for (name, labels), n in after.items() if name == "tts_ws_close_total" and n
     }
-    assert closed == {frozenset({("code", "1000")}): 1}
+    assert closed == {frozenset({("code", code)}): 1}
 
 
 async def test_metrics_show_worker_restarts_and_draining() -> None:

@@ -17,7 +17,12 @@ from websockets.frames import Frame, Opcode
 from service.dialects.native import NativeDialect
 from service.settings import Settings
 from service.timers import Look
-from service.transport.uvicorn_protocols import EXTENSION, WebSocketProtocol, server_config
+from service.transport.uvicorn_protocols import (
+    EXTENSION,
+    BoundedServerProtocol,
+    WebSocketProtocol,
+    server_config,
+)
 from talker.fake import FakeTalker
 from tests.service.contexts.fake_pinging import FakePinging
 from tests.service.housekeeping import take_over_housekeeping
@@ -46,6 +51,7 @@ class Choking(FakePinging):
         super().__init__()
         self.room, self._most = Room(), most
         self.room.set()
+        self.conn = BoundedServerProtocol()
 
     def ping(self, payload: bytes) -> None:
         super().ping(payload)
