@@ -19,8 +19,12 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from service.auth.caller import current_caller
+from service.auth.limits import LeakyBucket
 
 _STDERR = 2
+#: Loggers of clients' mistakes; the burst size and rate of their lines.
+_OF_CLIENTS = ("service.dialects.errors", "uvicorn.error")
+_MOST_LINES, _LINES_PER_MINUTE = 1000, 600
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -75,6 +79,28 @@ def name_caller(record: logging.LogRecord) -> bool:
     if key_id is not None and not hasattr(record, "key"):
         record.key = key_id
     return True
+
+
+class FloodFilter(logging.Filter):
+    """Drops lines about clients' mistakes when there are too many, lest requests fill the disk. The
+    next line has the number of those that were dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines, self._unlogged = LeakyBucket(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter."""
+        if record.name not in _OF_CLIENTS or record.levelno >= logging.ERROR:
+            return True
+        if self._lines.leak(_LINES_PER_MINUTE, time.monotonic()) + 1 > _MOST_LINES:
+            self._unlogged += 1
+            return False
+        self._lines.add(1)
+        if self._unlogged:
+            record.unlogged, self._unlogged = self._unlogged, 0
+        return True
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
@@ -222,6 +248,7 @@ def set_up(level: str, style: str) -> LogWriter:
     writer = LogWriter(stream, as_json=not console)
     handler = LogHandler(writer)
     handler.setLevel(level.upper())  # libraries' loggers have levels of their own
+    handler.addFilter(FloodFilter())
     handler.addFilter(name_caller)
     handler.setFormatter(ConsoleFormatter() if console else JsonFormatter())
     root = logging.getLogger()

@@ -11,8 +11,17 @@ from typing import TextIO
 
 import pytest
 
-from service.logs import ConsoleFormatter, JsonFormatter, LogHandler, LogWriter, quieten, set_up
+from service.logs import (
+    ConsoleFormatter,
+    FloodFilter,
+    JsonFormatter,
+    LogHandler,
+    LogWriter,
+    quieten,
+    set_up,
+)
 from tests.service.live import client, gateway
+from tests.service.transport.raw_connection import raw, rest
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -52,6 +61,34 @@ def test_console_formatter_escapes_control_characters_of_exceptions() -> None:
     lines = ConsoleFormatter().format(made).split("\n")
     assert lines[-2:] == ["ValueError: one\\x1b[2J\\r", "two"]
     assert all(map(str.isprintable, lines))
+
+
+def test_flood_of_client_errors_is_thinned_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    flood, kind = FloodFilter(), {"name": "service.dialects.errors", "levelno": logging.INFO}
+    for _ in range(1000):
+        assert flood.filter(record(**kind))
+    for _ in range(50):
+        assert not flood.filter(record(**kind))
+    assert flood.filter(record(**kind | {"levelno": logging.ERROR})), "bugs are always logged"
+    assert flood.filter(record()), "so is all else"
+    now = 0.1
+    kept = [made for made in (record(**kind) for _ in range(10)) if flood.filter(made)]
+    assert [vars(made)["unlogged"] for made in kept] == [50]
+
+
+@pytest.mark.parametrize("said", [b"GET /nothing HTTP/1.0\r\n\r\n", b"no HTTP\r\n\r\n"])
+async def test_line_of_refused_request_passes_flood_filter_a_thousand_times(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with gateway() as server, raw(server) as (reader, writer):
+            caplog.clear()
+            writer.write(said)
+            assert b"HTTP/1.1 4" in await rest(reader)
+    flood, told = FloodFilter(), caplog.records[0]
+    assert [flood.filter(told) for _ in range(1001)] == 1000 * [True] + [False]
 
 
 def pipe() -> tuple[int, TextIO]:
