@@ -119,6 +119,11 @@ class BoundedServerProtocol(ServerProtocol):
                 self.send_pong(data)
 
 
+def _unmapped(client: tuple[str, int] | None) -> tuple[str, int] | None:
+    """Return an address without IPv6's prefix for IPv4, as trusted proxies are named."""
+    return client and (client[0].removeprefix("::ffff:"), client[1])
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, which the application finds in its scope (``EXTENSION``).
 
@@ -150,6 +155,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
 
     # -- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self.client = _unmapped(self.client)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -413,6 +423,7 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
         super().connection_made(transport)
+        self.client = _unmapped(self.client)
         self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
