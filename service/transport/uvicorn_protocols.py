@@ -46,7 +46,6 @@ PAYLOAD_BYTES = 8
 #: together.
 AT_ONCE, BYTES_AT_ONCE = 16, 16 * 1024
 
-
 #: Seconds that a request's body may take. Routes for speech and voices allow less (http_routes.py).
 _BODY_S = 120.0
 #: Connections that may wait in addition to ``max_connections``: probes, metrics, the page.
@@ -376,8 +375,7 @@ class ServerConfig(uvicorn.Config):
         log.info("the certificate was read", extra={"expires": expiry})
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again, from any thread. If they cannot be used, the old
-        ones stay.
+        """Read the certificate and its key again. If they cannot be used, the old ones stay.
 
         For the passphrase of an encrypted key OpenSSL would ask the terminal, and block until
         somebody typed one, so it gets a wrong one.
@@ -443,6 +441,8 @@ class HttpProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """See uvicorn. The deadline for the next request begins."""
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
+            self.transport.close()  # a proxy may hold the rest for this request's body
         super().on_response_complete()
         self._set_deadline()
 

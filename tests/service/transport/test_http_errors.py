@@ -11,6 +11,7 @@ import pytest
 
 from service.transport import http_routes as http_route
 from tests.service.live import gateway
+from tests.service.transport.raw_connection import raw, rest
 
 PATH = "/v1/audio/speech"
 
@@ -55,6 +56,17 @@ async def test_head_gets_status_and_headers_of_get(path: str) -> None:
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-type", "content-length"):
             assert head.headers[name] == whole.headers[name]
+
+
+@pytest.mark.parametrize(("length", "answers"), [(b"", 2), (b"Content-Length: 4\r\n", 1)])
+async def test_request_with_two_lengths_is_the_last_of_its_connection(
+    length: bytes, answers: int
+) -> None:
+    first = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    then = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(first % (PATH.encode(), length) + then)
+        assert (await rest(reader)).count(b"HTTP/1.1 ") == answers
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1/audio/voices", "/tts/bytes", "/v1/speak"])
