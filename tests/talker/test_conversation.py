@@ -221,12 +221,18 @@ class TestConversation:
         assert talk.held == 0
         assert talk.last is not None
 
-    async def test_utterance_beyond_clip_limit_is_not_kept_for_restart(self) -> None:
+    @pytest.mark.parametrize(
+        ("frames", "is_kept"),
+        [(0, False), (1, True), (MAX_EARLIER_ROWS, True), (MAX_EARLIER_ROWS + 1, False)],
+    )
+    async def test_utterance_is_kept_for_restart_if_its_rows_are_a_valid_clip(
+        self, frames: int, is_kept: bool
+    ) -> None:
         talk, process = Conversation(1), Process()
-        process.answers = [[TalkerRows(rows(MAX_EARLIER_ROWS + 2), "stop")]]
+        process.answers = [[TalkerRows(rows(frames + 1), "stop")]]
         await take(talk, process)
-        assert talk.last is None
-        assert talk.held > MAX_EARLIER_ROWS
+        assert (talk.last is not None) == is_kept
+        assert talk.held == len(HEAD + TURN) + frames
 
 
 def test_conversations_evict_least_recent_and_forget_by_name() -> None:
@@ -236,7 +242,7 @@ def test_conversations_evict_least_recent_and_forget_by_name() -> None:
     known.of("c")
     assert len(known) == 2
     assert (known.forget("b"), known.forget("a"), known.forget("a")) == (None, a.number, None)
-    assert len({a.number, b.number, known.of("a").number}) == 3
+    assert len({a.number, b.number, known.of("a").number, 0}) == 4  # 0 is no conversation
 
 
 class TestConversationCache:

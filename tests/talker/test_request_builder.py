@@ -184,9 +184,10 @@ def test_reference_with_invalid_shape_or_codes_is_refused(
         "a code too high": codes + 1, "no frames": codes[:, :0], "one codebook less": codes[1:],
         "flat": codes.ravel(),
     }[wrong]  # fmt: skip
-    with pytest.raises(RequestError) as error:
-        intake.message(asking(reference=Reference(bad)), 1)
-    assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
+    for refuse in (intake.check_options, lambda request: intake.message(request, 1)):
+        with pytest.raises(RequestError) as error:
+            refuse(asking(reference=Reference(bad)))
+        assert (error.value.code, error.value.param) == (ErrorCode.INVALID_PARAMETER, "voice")
 
 
 def test_continuation_sends_only_turn_ids_within_limit(

@@ -9,6 +9,7 @@ import pytest
 
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Sampling
+from talker.checkpoint import MIN_TEMPERATURE
 from talker.families.family import SamplingDefaults
 from talker.sampling import MAX_SEED, ResolvedSampling, resolve_sampling
 
@@ -58,6 +59,7 @@ WATCHED = SamplingDefaults(ras_win_len=7, ras_max_repeat=2, ras_longest=16)
         ({"ras_win_len": 0}, 0, 1),
         ({"ras_win_len": 16, "ras_max_repeat": 16}, 16, 16),
         ({"ras_max_repeat": 7}, 7, 7),
+        ({"ras_max_repeat": 1}, 7, 1),
         ({"ras_win_len": 1}, 1, 1),
     ],
 )
@@ -94,8 +96,12 @@ def test_ras_is_refused_by_model_without_ras(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"temperature": 2}, {"top_p": 1}, {"top_k": 1}, {"top_k": 1024}, {"seed": MAX_SEED}]
-)
+    "asked",
+    [
+        {"temperature": MIN_TEMPERATURE}, {"temperature": 2}, {"top_p": 1}, {"top_k": 1},
+        {"top_k": 1024}, {"seed": MAX_SEED},
+    ],
+)  # fmt: skip
 def test_sampling_accepts_its_bounds(asked: dict[str, Any]) -> None:
     ((name, value),) = asked.items()
     assert getattr(resolve(**asked), name) == value
