@@ -19,8 +19,10 @@ from talker.shape import CheckpointError, TalkerShape
 from talker.text_front_end import TextFrontEnd
 from talker.weights import check_weights
 
+#: A model card, of which the licence is read.
+CARD = "README.md"
 #: Files that a talker needs of a repository on the hub; code files are never fetched.
-_HUB_FILES = ("*.json", "*.safetensors")
+_HUB_FILES = ("*.json", "*.safetensors", CARD)
 #: Lower temperatures turn logits into infinities; 0 itself means greedy.
 MIN_TEMPERATURE = 0.01
 #: The licence in the front matter of a model card, as the hub defines it.
@@ -133,7 +135,7 @@ def read_licence(folder: Path, family: Family) -> Licence:
     the checkpoint. Without one, return the terms of the family's published weights.
     """
     try:
-        named = _CARD_LICENCE.match((folder / "README.md").read_text(encoding="utf-8"))
+        named = _CARD_LICENCE.match((folder / CARD).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return family.licence
     return Licence(named[1]) if named and named[1] != "other" else family.licence

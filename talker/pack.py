@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.checkpoint import CARD, Checkpoint, open_checkpoint
 from talker.shape import CheckpointError
 from talker.weights import layer_matrices, weight_files
 
@@ -70,7 +70,7 @@ def _write(checkpoint: Checkpoint, target: Path) -> None:
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}
         (target / "model.safetensors.index.json").write_text(json.dumps(index))
-    for other in source.glob("*.json"):
+    for other in (*source.glob("*.json"), *source.glob(CARD)):
         if not other.name.endswith(".index.json"):
             shutil.copyfile(other, target / other.name)
     if (source / "voices").is_dir():

@@ -362,7 +362,8 @@ def test_hub_id_resolves_to_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Pa
     checkpoint = open_checkpoint("someone/talker", "abc")
     assert (checkpoint.name, checkpoint.folder) == ("someone/talker", folder)
     assert asked == {
-        "repo": "someone/talker", "revision": "abc", "allow_patterns": ["*.json", "*.safetensors"],
+        "repo": "someone/talker", "revision": "abc",
+        "allow_patterns": ["*.json", "*.safetensors", "README.md"],
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import talker.engine
 from ipc.supervisor import Program, Watch
 from service.build import build_runtime
 from service.settings import Settings
+from talker.checkpoint import open_checkpoint
 from talker.hub import ModelFolder
 from talker.shape import CheckpointError
 
@@ -49,6 +50,12 @@ async def test_hub_id_is_downloaded_once_to_commit_folder(
     hub.commit, asked = "b" * 40, hub.asked
     assert await waiting == await folder.found() == found
     assert hub.asked == asked > 0
+
+
+async def test_model_card_of_hub_id_is_downloaded_for_its_licence(hub: small_hub.SmallHub) -> None:
+    hub.files["README.md"] = b"---\nlicense: cc-by-4.0\n---\n"
+    found = await ModelFolder(small_hub.MODEL).find(nothing)
+    assert open_checkpoint(str(found)).licence.name == "cc-by-4.0"
 
 
 async def test_cancelled_download_ends_child_process(hub: small_hub.SmallHub) -> None:

@@ -93,6 +93,12 @@ def test_fp8_weights_need_quantization_config(tmp_path: Path) -> None:
     assert open_checkpoint(str(tmp_path)).quantisation.method == "fp8"
 
 
+def test_packed_checkpoint_keeps_licence_of_model_card(tmp_path: Path) -> None:
+    (tiny.write_checkpoint(tmp_path) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    target = pack_checkpoint(open_checkpoint(str(tmp_path)), tmp_path / "packed")
+    assert open_checkpoint(str(target)).licence.name == "cc-by-4.0"
+
+
 def test_make_plan_refuses_to_quantise_twice(packed: Path) -> None:
     opened = open_checkpoint(str(packed))
     with pytest.raises(ValueError, match="quantised already"):
