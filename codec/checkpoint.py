@@ -7,6 +7,7 @@ norm is undone while reading. Only safetensors is read: no code from a checkpoin
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -153,7 +154,7 @@ def resolve_folder(model: str) -> Path:
     Of a hub id only safetensors and JSON are downloaded, unless they are in the cache. Raises
     CheckpointError.
     """
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # which returns an unknown "~name" as it is
     if model and path.is_dir():
         return path
     if not _HUB_ID.fullmatch(model):

@@ -182,7 +182,7 @@ def local_folder(model: str) -> Path | None:
 
     Raises CheckpointError if it is neither.
     """
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # which returns an unknown "~name" as it is
     if path.is_dir():
         return path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:

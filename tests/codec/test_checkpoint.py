@@ -357,7 +357,9 @@ def test_resolve_folder_returns_existing_folder(tmp_path: Path) -> None:
     assert resolve_folder(str(tmp_path)) == tmp_path
 
 
-@pytest.mark.parametrize("model", ["", "name", "/no/such/folder", "../x", "a/b/c", "org/ name"])
+@pytest.mark.parametrize(
+    "model", ["", "name", "/no/such/folder", "../x", "a/b/c", "~nobody0/a", "org/ name"]
+)
 def test_resolve_folder_refuses_invalid_model(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

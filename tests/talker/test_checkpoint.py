@@ -342,7 +342,9 @@ def test_norm_epsilon_null_gets_default() -> None:
     assert HiggsV3().read_shape(tiny.config(7, rms_norm_eps=None)).backbone.rms_norm_eps == 1e-6
 
 
-@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
+@pytest.mark.parametrize(
+    "model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "~nobody0/a"]
+)
 def test_missing_folder_is_not_looked_up_on_hub(
     monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
