@@ -285,7 +285,7 @@ class TestConversationCache:
 
 
 def ask(handle: int, **changes: object) -> Generate:
-    return whole(handle=handle, **{"clips": (OTHER,), "conversation": 6, **changes})
+    return whole(handle=handle, **{"clips": (OTHER,), "conversation": 1, **changes})
 
 
 def speak(
@@ -305,6 +305,7 @@ class TestRequestTable:
         assert first is not None
         assert (busy.core, first.core) == (0, 1)
         speak(requests, first, 5, 6)
+        requests.drop(1)  # now both cores are idle
         then = requests.add(ask(3, ids=TURN, continues=9))
         assert then is not None
         assert then.prompt == [*HEAD, *TURN, FRAME_BASE + 5, FRAME_BASE + 6, *TURN]
@@ -315,7 +316,7 @@ class TestRequestTable:
         assert third.prompt == [*then.prompt, *TURN]
         assert third.since == 5
 
-    @pytest.mark.parametrize(("conversation", "finish"), [(0, "stop"), (6, "length")])
+    @pytest.mark.parametrize(("conversation", "finish"), [(0, "stop"), (1, "length")])
     def test_history_needs_conversation_and_complete_utterance(
         self, conversation: int, finish: str
     ) -> None:
@@ -333,12 +334,21 @@ class TestRequestTable:
         speak(requests, requests.add(ask(4)), 4)  # it starts over
         assert requests.add(ask(5, ids=TURN, continues=8)) is not None
 
-    def test_forget_during_speech_leaves_no_history(self) -> None:
+    def test_utterance_without_frames_is_continued(self) -> None:
         requests = RequestTable(slots=1024)
-        speaking = requests.add(ask(1))
-        requests.forget(6)
+        speak(requests, requests.add(ask(1)))
+        then = requests.add(ask(2, ids=TURN, continues=7))
+        assert then is not None
+        assert then.prompt == [*HEAD, *TURN, *TURN]
+
+    def test_forget_during_speech_leaves_no_history_of_that_conversation(self) -> None:
+        requests = RequestTable(slots=1024)
+        speaking, other = requests.add(ask(1)), requests.add(ask(2, conversation=2))
+        requests.forget(1)
         speak(requests, speaking, 1)
-        assert requests.add(ask(2, continues=8)) is None
+        speak(requests, other, 2)
+        assert requests.add(ask(3, continues=8)) is None
+        assert requests.add(ask(4, continues=8, conversation=2)) is not None
 
     def test_lose_before_first_frame_allows_resend_and_drops_history(self) -> None:
         requests = RequestTable(slots=1024)
