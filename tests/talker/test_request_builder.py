@@ -175,6 +175,22 @@ def test_references_beyond_family_limit_are_refused(
         assert (error.value.code, error.value.param) == (ErrorCode.UNSUPPORTED, "references")
 
 
+@pytest.mark.parametrize("family", [tiny_v2, tiny_fish])
+def test_each_reference_has_own_rows_and_transcript(tmp_path: Path, family: Any) -> None:
+    opened = open_checkpoint(str(family.write_checkpoint(tmp_path)))
+    builder, prompts = RequestBuilder(opened, 4096, None, {}), opened.prompt_builder(4096)
+    one, two = Reference(clip(opened, 3), "well"), Reference(clip(opened, 5), "I see")
+    said = builder.message(asking(reference=one, other_references=(two,)), 1)
+    voices = [ReferenceVoice(each.codes.T, each.text) for each in (one, two)]
+    assert [shown.rows for shown in said.clips] == [
+        prompts.reference_rows(voice).tobytes() for voice in voices
+    ]
+    assert said.ids == prompts.build(TEXT, voices[0], others=voices[1:]).ids
+    silent = builder.message(asking(reference=one, other_references=(Reference(two.codes),)), 1)
+    assert len(silent.ids) < len(said.ids)
+    assert builder.max_references > 1
+
+
 @pytest.mark.parametrize("wrong", ["a code too high", "no frames", "one codebook less", "flat"])
 def test_reference_with_invalid_shape_or_codes_is_refused(
     checkpoint: Checkpoint, intake: RequestBuilder, wrong: str
