@@ -258,8 +258,9 @@ def test_text_with_lone_surrogate_is_refused(qwen_like: PromptBuilder) -> None:
     assert error.value.code is ErrorCode.INVALID_TEXT
 
 
-@pytest.mark.parametrize("length", [1200, 10_000_000])
-def test_text_beyond_max_positions_is_refused(embedded: PromptBuilder, length: int) -> None:
+@pytest.mark.parametrize("length", [1022, 10_000_000])
+def test_text_beyond_half_of_positions_is_refused(embedded: PromptBuilder, length: int) -> None:
+    assert len(embedded.build("a" * 1021).ids) == 1024
     with pytest.raises(RequestError) as error:
         embedded.build("a" * length)
     assert error.value.code is ErrorCode.TEXT_TOO_LONG
