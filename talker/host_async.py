@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections import Counter
+from contextlib import aclosing
 from multiprocessing import active_children
 from typing import Any
 
@@ -130,9 +131,12 @@ class AsyncHost(Host):
             outputs = self._engine.generate(
                 prompt, params, state.engine_id, data_parallel_rank=self._rank(state.core)
             )
-            async for output in outputs:
-                self._outputs[state.core] += 1
-                self._give(self._read([output]))
+            async with aclosing(outputs):
+                async for output in outputs:
+                    self._outputs[state.core] += 1
+                    self._give(self._read([output]))
+                    if handle not in self._requests and not output.finished:
+                        break  # it is broken: closing the generator ends it in the engine too
         except asyncio.CancelledError:
             raise  # aborted or paused: generate() has told the engine
         except EngineDeadError:

@@ -84,6 +84,8 @@ class Engine:
     def __init__(self, cores: int, *hung: int) -> None:
         self.cores, self._hung = cores, hung
         self.asked: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
+        #: Requests that it has stopped working on.
+        self.ended: list[str] = []
 
     async def generate(
         self, prompt: object, params: object, id: str, *, data_parallel_rank: int | None
@@ -91,11 +93,14 @@ class Engine:
         await self.asked.put((id, data_parallel_rank))
         if (data_parallel_rank or 0) in self._hung:
             await asyncio.Event().wait()
-        while True:
-            yield SimpleNamespace(request_id=id)
-            if id.startswith("warm-up"):
-                return
-            await asyncio.sleep(0)
+        try:
+            while True:
+                yield SimpleNamespace(request_id=id, finished=False)
+                if id.startswith("warm-up"):
+                    return
+                await asyncio.sleep(0)
+        finally:
+            self.ended.append(id)
 
 
 def hosted(engine: Engine) -> AsyncHost:
@@ -198,6 +203,25 @@ async def test_core_that_works_is_not_taken_for_stalled(
     watching.cancel()
     host._handle(Abort(1))
     host._handle(Abort(2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by PyTorch
+async def test_request_with_broken_row_is_ended_in_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would go on to its last frame, in the place of another request."""
+    engine = Engine(1)
+    host = hosted(engine)
+
+    def read(outputs: object) -> list[NewRows]:
+        if 1 in host._requests:
+            host._break(1)
+        return []
+
+    monkeypatch.setattr(host, "_read", read)
+    host._handle(request(1))
+    (task,) = host._tasks.values()
+    async with asyncio.timeout(30):
+        await task
+    assert engine.ended == ["1.0"]
 
 
 class BrokenEngine(Engine):
