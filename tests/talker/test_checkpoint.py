@@ -141,6 +141,7 @@ def test_alignment_heads_invalid_or_out_of_range_are_refused(folder: Path, heads
         ({"top_k": 0, "max_new_tokens": 100}, SamplingDefaults(1.0, 0.95, 1024, 100)),
         ({"top_k": -1}, SamplingDefaults(1.0, 0.95, 1024, 2048)),
         ({"temperature": 0.01}, SamplingDefaults(0.01, 0.95, 50, 2048)),
+        ({"temperature": 2, "top_p": 1}, SamplingDefaults(2, 1, 50, 2048)),
     ],
 )
 def test_generation_config_overrides_individual_defaults(
@@ -180,8 +181,10 @@ def test_generation_config_greedy_values_are_ignored_with_warning(
     "own",
     [
         {"temperature": 9},
+        {"temperature": 2.5},
         {"temperature": 10**400},
         {"top_p": 0},
+        {"top_p": 1.5},
         {"top_k": "x"},
         {"top_k": -2},
         {"max_new_tokens": 8},
@@ -193,6 +196,12 @@ def test_generation_config_invalid_defaults_are_refused(folder: Path, own: dict[
     with pytest.raises(
         CheckpointError, match=rf"/generation_config\.json: {name} must be .*{value}"
     ):
+        open_checkpoint(str(folder))
+
+
+def test_missing_tokenizer_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no tokenizer\.json"):
         open_checkpoint(str(folder))
 
 
