@@ -119,9 +119,7 @@ class AckTracker:
     def stuck_s(self, now: float) -> float:
         """Return for how many seconds the client has not read although messages were waiting."""
         if self._has_ponged:
-            self.read_at = now
-        if self._has_ponged or not self._pings:
-            self._has_ponged = False
+            self.read_at, self._has_ponged = now, False
             self._waiting_since = now if self._pings else None
         return 0.0 if self._waiting_since is None else now - self._waiting_since
 

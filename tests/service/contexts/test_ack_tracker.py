@@ -43,6 +43,26 @@ def test_ping_follows_much_audio_despite_waiting_messages() -> None:
     assert len(rig.pinging.pings) == 2
 
 
+def test_text_is_followed_by_ping_only_if_audio_was_before_it() -> None:
+    rig = Rig()
+    rig.follow(1)
+
+    def write_text(size: int, *, more: bool) -> None:
+        rig.acks.on_written(None, 0, size, 0.0, more=more)
+
+    write_text(100, more=False)
+    assert not rig.pinging.pings
+    rig.write(1, 10, more=True)
+    write_text(1_000_000, more=True)
+    assert len(rig.pinging.pings) == 1
+    write_text(100, more=False)
+    assert len(rig.pinging.pings) == 1
+    assert rig.acks.is_waiting
+    rig.pinging.answer()
+    assert not rig.acks.is_waiting
+    assert rig.acks.played_at(1.0) < 0.0, "nothing that could be played"
+
+
 def test_pong_acknowledges_earlier_pings_too() -> None:
     rig = Rig()
     rig.follow(1)
@@ -60,7 +80,8 @@ def test_unsolicited_pong_is_ignored() -> None:
     rig.follow(1)
     rig.write(1, 10)
     assert rig.pinging.on_pong is not None
-    rig.pinging.on_pong((77).to_bytes(8, "big"))
+    for unknown in (2, 77):
+        assert not rig.pinging.on_pong(unknown.to_bytes(8, "big"))
     assert rig.read[1] == [0]
 
 
@@ -111,6 +132,8 @@ def test_restart_wait_restarts_stuck_s() -> None:
     rig.pinging.answer()
     rig.acks.restart_wait(21.0)
     assert rig.acks.stuck_s(22.0) == 0.0
+    rig.acks.restart_wait(23.0)
+    assert rig.acks.stuck_s(24.0) == 0.0
 
 
 def test_read_at_follows_pongs_that_acknowledge_something() -> None:
