@@ -222,7 +222,7 @@ class ChunkSchedule:
 
     def on_frames(self, count: int) -> None:
         """Add ``count`` complete frames. Raises ValueError after the end."""
-        if count < 0 or (count and self._finished):
+        if count < 0 or self._finished:
             raise ValueError("frames cannot be taken back, nor come after the end")
         self._frames += count
 

@@ -190,6 +190,34 @@ def test_schedule_starts_again_after_underrun() -> None:
     assert schedule.dry_at == pytest.approx(dry_at + 1.5 + first * FRAME_S)
 
 
+@pytest.mark.parametrize("expected", [1, 60, 200])
+def test_restart_after_underrun_holds_back_for_remaining_frames_only(expected: int) -> None:
+    """The deficit of a slow talker was held back for the whole utterance; silence was trimmed."""
+    bounds = replace(BOUNDS, row_s=1.2 * FRAME_S, trimmed_s=0.3)
+    schedule = ChunkSchedule(SETTINGS, bounds, expected_frames=expected, is_trimmed=True)
+    schedule.on_frames(52)
+    schedule.on_emitted(50, 2)
+    schedule.on_sent(50, 0.0, bounds.trimmed_s)
+    held = start_frames(SETTINGS, bounds, left_frames=max(1, expected - 50))
+    assert schedule.missing_frames(playing=False) == held
+    schedule.on_frames(held - 1)
+    assert schedule.decide(9.0).new_frames == 0
+    schedule.on_frames(1)
+    assert schedule.decide(9.0).new_frames == min(held, SETTINGS.max_chunk_frames)
+
+
+def test_chunk_waits_for_target_as_long_as_its_window_can_be_decoded_in_time() -> None:
+    """The left context is never longer than its setting."""
+    schedule = ChunkSchedule(SETTINGS, BOUNDS)
+    schedule.on_frames(40)
+    schedule.on_emitted(30, 4)
+    schedule.on_sent(30, 0.0)
+    window = SETTINGS.left_context_frames + 6 + SETTINGS.lookahead_frames
+    due = schedule.dry_at - BOUNDS.queue_s - BOUNDS.decode_s(window)
+    assert schedule.decide(0.0) == ChunkDecision(0, 0, pytest.approx(due))
+    assert schedule.decide(due) == ChunkDecision(6, 4, inf)
+
+
 @pytest.mark.parametrize("now", [0.0, 0.1, 7.7, 12345.678])
 def test_chunk_that_is_trimmed_as_a_whole_does_not_begin_playback(now: float) -> None:
     bounds = replace(BOUNDS, burst_s=0.2)
@@ -232,13 +260,18 @@ def test_schedule_refuses_second_window_and_impossible_events() -> None:
     schedule.on_frames(20)
     with pytest.raises(ValueError):
         schedule.on_emitted(18, 4)
+    with pytest.raises(ValueError):
+        schedule.on_emitted(0, 4)
     schedule.on_emitted(8, 4)
     with pytest.raises(ValueError):
         schedule.on_emitted(1, 4)
     assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
-    with pytest.raises(ValueError):
-        schedule.on_sent(9, 0.0)
+    for sent in (0, 9):
+        with pytest.raises(ValueError):
+            schedule.on_sent(sent, 0.0)
     schedule.on_sent(8, 0.1)
+    with pytest.raises(ValueError):
+        schedule.on_emitted(9, 4)  # 12 are left
     schedule.on_finished()
     with pytest.raises(ValueError):
         schedule.on_frames(1)

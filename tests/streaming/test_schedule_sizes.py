@@ -57,7 +57,10 @@ def test_chunk_is_limited_by_codec_share_but_sustainable() -> None:
         context = min(SETTINGS.left_context_frames, first.new_frames) + chosen.lookahead
         took_s = bounds.decode_s(context + chosen.new_frames)
         least = sustainable_frames(SETTINGS, bounds)
-        assert chosen.new_frames == least or took_s <= share * first.new_frames * FRAME_S
+        share_s = share * first.new_frames * FRAME_S
+        assert chosen.new_frames == least or took_s <= share_s
+        most_s = min(share_s, first.new_frames * FRAME_S - bounds.queue_s)
+        assert not finished or took_s > most_s - bounds.decode_frame_s, "none is left unused"
         assert chosen.new_frames >= least
         return chosen.new_frames
 
@@ -81,7 +84,8 @@ def test_burst_of_rows_leaves_half_of_time_until_deadline(growth: float) -> None
     start_by = schedule.dry_at - bounds.wait_s - bounds.decode_s(first.new_frames)
     in_time = start_by / bounds.decode_frame_s
     target = max(sustainable_frames(settings, bounds), growth * first.new_frames)
-    assert 0 < chosen.new_frames <= max(target, in_time / 2)
+    half = (in_time - SETTINGS.lookahead_frames) / 2
+    assert half - 1 < chosen.new_frames <= max(target, half)
     assert (chosen.new_frames > target) == (growth < 100.0)
 
 
@@ -135,6 +139,19 @@ def test_utterance_shorter_than_first_chunk_is_emitted_at_end() -> None:
         assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
         schedule.on_finished()
         assert schedule.decide(0.0) == ChunkDecision(frames, 0, inf)
+
+
+@pytest.mark.parametrize(("lookahead", "longest"), [(4, 30), (15, 35)])
+def test_short_rest_of_utterance_is_one_chunk(lookahead: int, longest: int) -> None:
+    """Up to 1.5 times the target, 20, or if it would be decoded anyway as lookahead."""
+    settings = replace(SETTINGS, lookahead_frames=lookahead, max_chunk_frames=20)
+    for rest in (longest, longest + 1):
+        schedule = ChunkSchedule(settings, BOUNDS)
+        schedule.on_frames(10 + rest)
+        schedule.on_emitted(10, 2)
+        schedule.on_sent(10, 0.0)
+        schedule.on_finished()
+        assert schedule.decide(0.0).new_frames == (rest if rest == longest else 20)
 
 
 def test_finished_talker_needs_no_frames_held_back() -> None:
