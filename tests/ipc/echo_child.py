@@ -6,6 +6,7 @@ import argparse
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -83,7 +84,7 @@ def main() -> None:
                     if message.then in ("freeze", "linger"):
                         time.sleep(3600)
         except LinkClosed:
-            print("goodbye", flush=True)
+            print("goodbye", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

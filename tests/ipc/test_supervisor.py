@@ -214,11 +214,16 @@ async def test_start_failure_names_child_that_cannot_be_launched(
     await nest.supervisor.stop()
 
 
-async def test_start_raises_supervisors_own_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(child: object) -> None:
+@pytest.mark.parametrize(
+    ("where", "name"), [(child_process.ChildProcess, "run"), (asyncio, "create_subprocess_exec")]
+)
+async def test_start_raises_supervisors_own_bug(
+    where: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object, **options: object) -> None:
         raise KeyError("mistake")
 
-    monkeypatch.setattr(child_process.ChildProcess, "run", run)
+    monkeypatch.setattr(where, name, fail)
     nest = Nest()
     with pytest.raises(KeyError, match="mistake"):
         await asyncio.wait_for(nest.supervisor.start(), 30)
@@ -347,6 +352,30 @@ def test_cancelled_opening_of_output_leaves_no_file_to_close(
     with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(cancel_at_every_step()) > 1
     gc.collect()  # an open file would be reported
+
+
+async def test_stop_before_connection_leaves_nothing_open(
+    outputs: list[OutputLogger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, links = asyncio.Event(), []
+
+    async def connect(*args: object, sock: socket.socket) -> None:
+        links.append(sock)
+        connecting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", connect)
+    nest = Nest("hang")
+    start = asyncio.create_task(nest.supervisor.start())
+    await connecting.wait()
+    pid = nest.supervisor.pid
+    assert pid is not None
+    await nest.supervisor.stop()
+    with pytest.raises(ChildFailed, match="stopped"):
+        await start
+    assert not is_running(pid)
+    assert [link.fileno() for link in links] == [-1]
+    assert [output.is_closed for output in outputs] == [True]
 
 
 @pytest.fixture
