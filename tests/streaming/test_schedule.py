@@ -82,11 +82,11 @@ def test_short_lead_does_not_shorten_first_chunk() -> None:
     first = start_frames(SETTINGS, bounds, left_frames=0)
     m0 = sustainable_frames(SETTINGS, bounds)
     assert m0 + 4 < first + 2
-    schedule = ChunkSchedule(SETTINGS, bounds, dry_at=0.005)  # nothing is decoded by then
+    schedule = ChunkSchedule(SETTINGS, bounds, dry_at=7.005)  # nothing is decoded by then
     schedule.on_frames(m0 + 4)
-    assert schedule.decide(0.0).new_frames == 0
+    assert schedule.decide(7.0).new_frames == 0
     schedule.on_frames(first - m0 - 2)
-    assert schedule.decide(0.0).new_frames == first
+    assert schedule.decide(7.0).new_frames == first
 
 
 def test_lead_reduces_start_frames() -> None:
