@@ -45,6 +45,15 @@ async def test_drop_audio_removes_audio_of_all_contexts() -> None:
     assert await box.get() == Item("x")
 
 
+async def test_drop_audio_removes_audio_of_all_contexts_with_same_id() -> None:
+    box = Outbox(100)
+    for handle, context_id in enumerate(("a", "b", "a")):
+        box.put(Item(b"11", handle, 3, context_id=context_id))
+    assert box.drop_audio(context_id="a") == 6
+    assert box.queued_bytes == 2
+    assert await box.get() == Item(b"11", 1, 3, context_id="b")
+
+
 async def test_outbox_limit_does_not_count_taken_items() -> None:
     box = Outbox(10)
     for number in range(5):
@@ -98,7 +107,8 @@ async def test_whole_audio_leaves_room_for_messages_after_it() -> None:
             await talk.send("text.append", context_id="c", text=text)
             await talk.send("context.end", context_id="c")
             if not fits:
-                assert (await talk.error())["code"] == "text_too_long"
+                error = await talk.error()
+                assert (error["code"], error["param"]) == ("text_too_long", "text")
             await talk.until("context.done")
             assert np.array_equal(talk.samples(handle), samples if fits else samples[:0])
 
