@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import pairwise
 
 import pytest
 
@@ -144,3 +145,28 @@ async def test_paused_talker_makes_no_more_rows() -> None:
         await listener.done
     await runtime.stop()
     assert made - before < 1000, "it would have made 3080"
+
+
+async def test_contexts_that_open_together_begin_in_different_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Meanwhile others are refused without delay."""
+    talker, begun, counts = FakeTalker(), set[str](), [0]
+    runtime = Runtime(Settings(), talker, FakeCodecEngine(SPEC), Metrics("test", "fake"))
+    await runtime.start()
+    monkeypatch.setattr(talker, "check", lambda request: begun.add(request.request_id))
+    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        listeners = [Listener() for _ in range(4)]
+        for number, listener in enumerate(listeners):
+            create = wire.ContextCreate(str(number))
+            plan = plan_speech(runtime, "native", str(number), create, encoder)
+            driver = ContextDriver(runtime, plan, listener, tasks)
+            driver.post(TextAppended("A sentence."))
+            driver.post(EndAsked())
+        while counts[-1] < len(listeners):
+            await asyncio.sleep(0)
+            counts.append(len(begun))
+        await asyncio.gather(*(listener.done for listener in listeners))
+    await runtime.stop()
+    assert all(after - before <= 1 for before, after in pairwise(counts))
