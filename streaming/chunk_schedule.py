@@ -380,12 +380,9 @@ class ChunkSchedule:
         return self._settings.first_chunk_frames if is_first else None
 
     def _emit(self, new_frames: int, lookahead: int) -> ChunkDecision:
-        rest = self._frames - self._emitted - new_frames
-        complete = min(lookahead, rest)
-        missing = 0 if self._finished else lookahead - complete
-        return ChunkDecision(
-            new_frames, complete, inf, min(missing, self._settings.incomplete_frames)
-        )
+        complete = min(lookahead, self._frames - self._emitted - new_frames)
+        incomplete = 0 if self._finished else lookahead - complete
+        return ChunkDecision(new_frames, complete, inf, incomplete)
 
 
 def _fitting(room_s: float, decode_frame_s: float, lookahead: int, seen: int) -> int:

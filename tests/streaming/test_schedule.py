@@ -149,6 +149,21 @@ def test_full_lookahead_is_never_narrowed(seed: int, field: int) -> None:
     assert sum(item.frames for item in sent) == case.frames
 
 
+def test_first_chunk_does_not_wait_for_begun_frames_of_its_lookahead() -> None:
+    settings = replace(SETTINGS, incomplete_frames=2)
+    schedule = ChunkSchedule(settings, BOUNDS)
+    first = start_frames(settings, BOUNDS, left_frames=0)
+    assert schedule.missing_frames(playing=False) == first
+    schedule.on_frames(first - 1)
+    assert schedule.decide(0.0) == ChunkDecision(0, 0, inf)
+    schedule.on_frames(1)
+    assert schedule.decide(0.0) == ChunkDecision(first, 0, inf, incomplete=2)
+    schedule.on_frames(1)
+    assert schedule.decide(0.0) == ChunkDecision(first, 1, inf, incomplete=1)
+    schedule.on_finished()
+    assert schedule.decide(0.0) == ChunkDecision(first + 1, 0, inf), "no more frames begin"
+
+
 def test_narrow_lookahead_is_used_only_if_wide_would_be_late() -> None:
     schedule = ChunkSchedule(SETTINGS, BOUNDS)
     first = start_frames(SETTINGS, BOUNDS, left_frames=0)

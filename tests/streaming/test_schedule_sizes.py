@@ -50,10 +50,10 @@ def test_chunk_is_limited_by_codec_share_but_sustainable() -> None:
         schedule.on_frames(90)
         first = schedule.decide(0.0)
         schedule.on_emitted(first.new_frames, first.lookahead)
-        schedule.on_sent(first.new_frames, 0.0)
+        schedule.on_sent(first.new_frames, 9.0)
         if finished:
             schedule.on_finished()
-        chosen = schedule.decide(0.0)
+        chosen = schedule.decide(9.0)
         context = min(SETTINGS.left_context_frames, first.new_frames) + chosen.lookahead
         took_s = bounds.decode_s(context + chosen.new_frames)
         least = sustainable_frames(SETTINGS, bounds)
@@ -121,7 +121,7 @@ def test_fixed_first_chunk_size_applies_only_to_first_chunk() -> None:
         schedule = ChunkSchedule(settings, BOUNDS, dry_at=dry_at)
         sent = speak(schedule, settings, rows, lambda frames, at: at + 0.01)
         assert sent[0].frames == 1
-        assert max(item.frames for item in sent[1:]) > 1
+        assert sent[1].frames > 1
     silent = ChunkSchedule(settings, replace(BOUNDS, burst_s=0.2), is_trimmed=True)
     silent.on_frames(5)
     silent.on_emitted(1, 2)
