@@ -333,6 +333,15 @@ def test_underrun_limit_ignores_gaps_of_single_stream() -> None:
     assert limit.streams(10.0) == inf
 
 
+def test_underrun_limit_needs_two_streams_that_are_late_within_two_seconds() -> None:
+    limit = UnderrunLimit()
+    for stream in range(5):
+        limit.observe(stream, 0.1, 0.5, 20, 3.0 * stream)
+    assert limit.streams(12.0) == inf
+    limit.observe(5, 0.1, 0.5, 20, 13.0)
+    assert limit.streams(13.0) == pytest.approx(0.9 * 0.3 * 20), "no more is taken for lost"
+
+
 def test_underrun_limit_holds_longer_after_repeated_gaps() -> None:
     held_s = []
     limit, now = UnderrunLimit(), 0.0
