@@ -153,6 +153,8 @@ class ChildProcess(Generic[M]):
                 lambda: receiver, sock=ours
             )
             await self._until_ended(receiver.ended, process)
+        except OSError as error:
+            raise ChildFailed(f"{module} cannot be launched: {error}") from error
         finally:
             if self._writer is None:
                 ours.close()

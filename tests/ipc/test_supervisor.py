@@ -198,6 +198,7 @@ async def test_start_fails_if_child_always_dies() -> None:
     [
         (asyncio, "create_subprocess_exec", "cannot be launched"),
         (socket, "socketpair", "cannot be launched"),
+        (None, "create_unix_connection", "cannot be launched"),  # of the running loop
         (tempfile, "TemporaryDirectory", "has no folder for temporary files"),
     ],
 )
@@ -207,7 +208,7 @@ async def test_start_failure_names_child_that_cannot_be_launched(
     def fail(*argv: object, **options: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(where, name, fail)
+    monkeypatch.setattr(where or asyncio.get_running_loop(), name, fail)
     nest = Nest()
     with pytest.raises(ChildFailed, match=rf"echo_child {reason}: .* allocate memory"):
         await nest.supervisor.start()
