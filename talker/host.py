@@ -106,13 +106,16 @@ class Host(ABC):
         self._fail(handle, "broken")
 
     def _fail(self, handle: int, reason: Any) -> None:
-        self._drop(handle)
+        state = self._drop(handle)
+        if state is not None and (held := state.release()):
+            self._send_step([held])
         self._send(Failed(handle, reason, self._requests.live))
 
-    def _drop(self, handle: int) -> None:
+    def _drop(self, handle: int) -> RequestState | None:
         state = self._requests.drop(handle)
         if state is not None and not state.paused:
             self._abort(state)
+        return state
 
     def _send_step(self, rows: list[NewRows]) -> None:
         totals = self._totals

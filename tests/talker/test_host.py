@@ -97,6 +97,8 @@ class Gateway:
         self.gathered: dict[int, int] = {}
         self.paused: set[int] = set()
         self.is_pausing = False
+        #: The request that fails in this step; its rows that were held back are due before.
+        self.failing = 0
         self.live = 0
 
     def send(self, message: Step | Failed) -> None:
@@ -112,7 +114,8 @@ class Gateway:
             # the text has one id for 64 characters
             assert np.array_equal(np.frombuffer(new.spoken, np.float32), rows[:, 0])
             self.heard[new.handle] += rows[:, 0].tolist()
-            assert new.finish or self.is_pausing or len(rows) >= self.gathered.get(new.handle, 1)
+            is_due = self.is_pausing or new.handle == self.failing
+            assert new.finish or is_due or len(rows) >= self.gathered.get(new.handle, 1)
             if new.finish:
                 self._end(new.handle, new.finish)
 
@@ -157,8 +160,11 @@ class Gateway:
                 if fails:
                     code = self.engine.faults[handle] = sorted(FAULTS)[number % 2]
                     self.faults[handle] = FAULTS[code]
+                self.failing = handle if fails else 0
                 self.host._send_step(self.host._read(self.engine.step()))
-                assert not fails or self.ends[handle] == self.faults[handle]
+                if fails:
+                    assert self.ends[handle] == self.faults[handle]
+                    assert len(self.heard[handle]) == self.engine.made[handle] - 1
 
 
 KINDS = ["speak", "pause", "pause", "resume", "abort", "gather", "fail", *["step"] * 3]
