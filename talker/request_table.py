@@ -36,13 +36,14 @@ from talker.messages import Generate, NewRows, VoiceRows
 class ConversationHistory:
     """Prompt and frames of a conversation. ``clips`` are the reference rows in it. ``core`` is the
     engine core whose frame table holds the frames, and the only one for which the ids are valid.
-    ``since`` is the number of rows that this core had made when it made the first frame.
+    ``since`` is the number of rows that this core had made when it made the first frame; None if
+    there is no frame.
     """
 
     ids: array[int] = field(default_factory=lambda: array("i"))
     clips: tuple[VoiceRows, ...] = ()
     core: int = 0
-    since: int = 0
+    since: int | None = None
 
 
 class RowCount:
@@ -77,7 +78,8 @@ class ConversationCache:
         history = self._known.get(conversation)
         if history is None:
             return None
-        if self.counts[history.core].made - history.since >= self._slots:
+        made, since = self.counts[history.core].made, history.since
+        if since is not None and made - since >= self._slots:
             self.drop(conversation)
             return None
         self._known.move_to_end(conversation)
@@ -171,7 +173,7 @@ class RequestState:
 
     def left_behind(self) -> ConversationHistory:
         """Return the history that the next utterance continues."""
-        return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since or 0)
+        return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since)
 
     def resume(self) -> None:
         """Begin a new stretch."""

@@ -100,6 +100,14 @@ def test_forgotten_conversation_is_not_continued(
     assert requests.add(Generate(2, IDS, 50, 1.0, 0.9, 5, 3, conversation=6, continues=4)) is None
 
 
+def test_history_without_frames_is_not_overwritten(requests: RequestTable) -> None:
+    requests.note(ask(requests, 1), range(FRAME_BASE, FRAME_BASE + 2000))
+    requests.drop(1)
+    ask(requests, 3, conversation=6)
+    requests.end(3, "stop")
+    assert ask(requests, 4, conversation=6, continues=3).prompt == [*IDS, *IDS]
+
+
 class Rows:
     """Makes the rows of a request and records how many are delivered at a time."""
 
