@@ -155,7 +155,7 @@ def resolve_folder(model: str) -> Path:
     CheckpointError.
     """
     path = Path(os.path.expanduser(model))  # which returns an unknown "~name" as it is
-    if model and path.is_dir():
+    if model and os.path.isdir(path):  # unlike is_dir it takes names too long for the system
         return path
     if not _HUB_ID.fullmatch(model):
         raise CheckpointError(f"{model!r} is neither a folder nor a hub id of the form org/name")

@@ -183,7 +183,7 @@ def local_folder(model: str) -> Path | None:
     Raises CheckpointError if it is neither.
     """
     path = Path(os.path.expanduser(model))  # which returns an unknown "~name" as it is
-    if path.is_dir():
+    if model and os.path.isdir(path):  # unlike is_dir it takes names too long for the system
         return path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
         raise CheckpointError(f"there is no folder {model}")

@@ -358,7 +358,7 @@ def test_resolve_folder_returns_existing_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["", "name", "/no/such/folder", "../x", "a/b/c", "~nobody0/a", "org/ name"]
+    "model", ["", "name", "/no/such/folder", "../x", "a/b/c", "~nobody0/a", "org/ name", "n" * 5000]
 )
 def test_resolve_folder_refuses_invalid_model(
     model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

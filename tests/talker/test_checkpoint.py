@@ -352,7 +352,7 @@ def test_norm_epsilon_null_gets_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "~nobody0/a"]
+    "model", ["", "./nowhere", "/nowhere/at/all", "nowhere", "a/b/c", "~nobody0/a", "n" * 5000]
 )
 def test_missing_folder_is_not_looked_up_on_hub(
     monkeypatch: pytest.MonkeyPatch, model: str
