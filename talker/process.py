@@ -31,6 +31,7 @@ from talker.shape import CheckpointError
 from talker.vllm_setup import (
     Plan,
     check_config,
+    check_shared_memory,
     describe_graphs,
     engine_arguments,
     make_plan,
@@ -94,6 +95,7 @@ def _serve(
     # vLLM collects garbage five times while it builds an engine, each time through all of this
     gc.freeze()
     check_config(checkpoint)
+    check_shared_memory()
     plan = make_plan(settings, checkpoint)
     if plan.engine == "inprocess" and not plan.on_gpu:
         register_class(checkpoint.family)

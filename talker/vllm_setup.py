@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -179,6 +180,14 @@ def check_config(checkpoint: Checkpoint) -> None:
         CONFIG_CLASSES[checkpoint.family.model_type].from_dict(config)
     except Exception as error:  # of many kinds: StrictDataclassError, KeyError, AttributeError
         raise CheckpointError(f"{file}: {error}") from error
+
+
+def check_shared_memory() -> None:
+    """Raise ValueError if vLLM cannot create its locks, with the path, which its error lacks."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        raise ValueError(f"shared memory in /dev/shm cannot be used: {error.strerror}") from error
 
 
 def _captures_prompts(settings: TalkerSettings, platform: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -27,6 +28,7 @@ from talker.vllm_setup import (
     _dtype,
     check_config,
     check_executor,
+    check_shared_memory,
     describe_graphs,
     engine_arguments,
     executor,
@@ -348,3 +350,14 @@ def test_check_config_refuses_scaling_without_factor(tmp_path: Path) -> None:
     file.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"/config\.json: .*factor"):
         check_config(open_checkpoint(str(tmp_path)))
+
+
+def test_check_shared_memory_names_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_shared_memory()
+
+    def refuse() -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("multiprocessing.Lock", refuse)
+    with pytest.raises(ValueError, match="/dev/shm cannot be used: Read-only"):
+        check_shared_memory()
