@@ -64,7 +64,9 @@ def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -
             _sync(made)
             if not (target_folder / "config.json").exists() and config:
                 # A codec in a folder of its own is recognised by its configuration.
-                (target_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+                copied = Path(scratch) / "config.json"
+                copied.write_text(json.dumps(config), encoding="utf-8")
+                copied.replace(target_folder / "config.json")
             made.replace(target)
     except OSError as error:
         raise CheckpointError(f"{target} cannot be written: {error.strerror}") from error

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -66,7 +67,10 @@ def convert_file(
         made = merged([stored[name].float() for name in parts])
         tensors[key] = made.contiguous().clone()
     check_tensors(tensors, plan.shapes)
-    save_file(tensors, target, {"format": "pt", **plan.metadata})
+    try:
+        save_file(tensors, target, {"format": "pt", **plan.metadata})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"the result cannot be written: {error}") from error
     used = {name for parts in sources.values() for name in parts}
     return {
         "shapes": {key: list(shape) for key, shape in plan.shapes.items()},

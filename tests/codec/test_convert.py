@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from codec import convert as module
+from codec import convert_child
 from codec.checkpoint import read_config
 from codec.convert import convert
 from codec.convert_child import convert_file
@@ -178,6 +180,37 @@ def test_convert_file_refuses_invalid_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "codec.pth").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"no checkpoint|more than tensors"):
         convert_here(tmp_path)
+
+
+def test_convert_file_tells_why_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    write_codec_pth(tmp_path)
+    monkeypatch.setattr(convert_child, "save_file", fail)
+    with pytest.raises(CheckpointError, match="cannot be written: No space left"):
+        convert_here(tmp_path)
+
+
+def test_convert_leaves_no_part_of_configuration_if_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(family: CodecFamily, source: Path, made: Path, config: dict) -> dict:
+        return convert_file(family.conversion, source, made, config)
+
+    def fail(file: Path, text: str, **_: object) -> None:
+        file.write_bytes(text.encode()[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_codec_pth(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "fish_qwen3_omni"}')
+    monkeypatch.setattr(module, "_run_child", run)
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(CheckpointError, match="No space left"):
+        convert(tmp_path, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_convert_refuses_folder_without_pickle(tmp_path: Path) -> None:
