@@ -26,6 +26,7 @@ Shapes = dict[str, tuple[int, ...]]
 StoredNames = Callable[[str], Iterator[tuple[str, ...]]]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NAMED_AT_MOST = 6
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def weight_norm_names(name: str) -> Iterator[tuple[str, ...]]:
@@ -82,7 +83,8 @@ class TensorFiles:
     def load(self, shapes: Shapes, names: StoredNames = weight_norm_names) -> dict[str, Tensor]:
         """Read these tensors as float32.
 
-        Raises CheckpointError, which names keys that are missing, misshapen or not finite.
+        Raises CheckpointError, which names keys that are missing, misshapen, quantised or not
+        finite.
         """
         sources = find_sources(shapes, names, lambda name: self.prefix + name in self.files)
         raw = self._read({name for parts in sources.values() for name in parts})
@@ -102,6 +104,8 @@ class TensorFiles:
                         tensor = handle.get_tensor(self.prefix + name)
                     except SafetensorError as error:  # the index is of another file
                         raise CheckpointError(f"{file} lacks {self.prefix + name}") from error
+                    if tensor.dtype not in _FLOATS:  # quantised: as it stands it would be noise
+                        raise CheckpointError(f"{name} in {file} is {tensor.dtype}, not a float")
                     tensors[name] = tensor.to(torch.float32)
         return tensors
 
@@ -187,7 +191,7 @@ def _opened(path: Path) -> Any:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a readable JSON file") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path} holds no JSON object")

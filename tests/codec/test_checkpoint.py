@@ -237,14 +237,34 @@ def test_checkpoint_with_non_finite_values_is_refused(
         loaded(bundled(tmp_path / "nan", tiny_tensors))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_quantised_codec_is_refused(
+    tmp_path: Path, tiny_tensors: Tensors, dtype: torch.dtype
+) -> None:
+    tiny_tensors["fc2.weight"] = tiny_tensors["fc2.weight"].to(dtype)
+    with pytest.raises(CheckpointError, match=r"fc2\.weight in model\.safetensors is torch\."):
+        loaded(bundled(tmp_path, tiny_tensors))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_codec_in_any_float_type_is_read(
+    tmp_path: Path, tiny_tensors: Tensors, dtype: torch.dtype
+) -> None:
+    kept = {name: tensor.to(dtype) for name, tensor in tiny_tensors.items()}
+    read = loaded(bundled(tmp_path, kept))
+    assert_equal(read, {name: tensor.float() for name, tensor in kept.items()})
+    assert {tensor.dtype for tensor in read.values()} == {torch.float32}
+
+
 def test_find_codec_refuses_folders_without_codec(tmp_path: Path, tiny_tensors: Tensors) -> None:
     folder = tmp_path / "none"
     folder.mkdir()
     with pytest.raises(CheckpointError, match=r"config\.json"):
         find_codec(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="JSON"):
-        find_codec(folder)
+    for broken in ("{", '{"a":' * 100_000):
+        (folder / "config.json").write_text(broken)
+        with pytest.raises(CheckpointError, match="JSON"):
+            find_codec(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="no JSON object"):
         find_codec(folder)
