@@ -136,7 +136,7 @@ def test_checkpoint_in_older_layout_is_read(tmp_path: Path, tiny_tensors: Tensor
         ("parametrizations.weight.original0", "parametrizations.weight.original1"),
     ],
 )
-@pytest.mark.parametrize("layout", ["new", "old"])
+@pytest.mark.parametrize("layout", ["new", "old", "flat"])
 def test_weight_norm_is_undone(
     tmp_path: Path, tiny_tensors: Tensors, names: tuple[str, str], layout: str
 ) -> None:
@@ -144,7 +144,7 @@ def test_weight_norm_is_undone(
     for name, tensor in (descript(tiny_tensors) if layout == "old" else tiny_tensors).items():
         if name.endswith(".weight") and tensor.ndim == 3:
             stem, norms = name.removesuffix("weight"), tensor.flatten(1).norm(dim=1)
-            normed[stem + names[0]] = norms[:, None, None]
+            normed[stem + names[0]] = norms if layout == "flat" else norms[:, None, None]
             normed[stem + names[1]] = tensor * 3.0
         else:
             normed[name] = tensor
