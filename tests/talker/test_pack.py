@@ -21,6 +21,7 @@ from talker.pack import GROUP, main, pack, pack_checkpoint
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
 from talker.vllm_setup import make_plan
+from talker.weights import weight_files
 
 HEAD = "tied.embedding.modality_embeddings.0.embedding.weight"
 
@@ -91,6 +92,31 @@ def test_fp8_weights_need_quantization_config(tmp_path: Path) -> None:
     config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
     file.write_text(json.dumps(config))
     assert open_checkpoint(str(tmp_path)).quantisation.method == "fp8"
+
+
+def test_packed_shards_equal_packed_file(packed: Path, tmp_path: Path) -> None:
+    tiny.write_checkpoint(tmp_path, shards=2)
+    target = pack_checkpoint(open_checkpoint(str(tmp_path)), tmp_path / "packed")
+    files = weight_files(target)
+    assert len(files) == 2
+    assert open_checkpoint(str(target)).quantisation is not None
+    index = json.loads((target / "model.safetensors.index.json").read_text())["weight_map"]
+    whole, parts = load_file(packed / "model.safetensors"), {f.name: load_file(f) for f in files}
+    assert index.keys() == whole.keys()
+    for name, weight in whole.items():
+        assert torch.equal(parts[index[name]][name], weight)
+
+
+def test_matrix_of_odd_width_is_not_packed(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(tiny.write_checkpoint(tmp_path)))
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    name = "body.layers.0.mlp.down_proj.weight"
+    weights[name] = weights[name][:, :-16].contiguous()
+    save_file(weights, file)
+    with pytest.raises(CheckpointError, match=f"{name}: .* is no multiple of {GROUP}"):
+        pack_checkpoint(checkpoint, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
 
 
 def test_packed_checkpoint_keeps_licence_of_model_card(tmp_path: Path) -> None:
