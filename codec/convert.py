@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,7 @@ def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -
             made = Path(scratch) / conversion.target
             report = _run_child(family, folder / conversion.source, made, config)
             _check(made, conversion, report)
+            shutil.copymode(folder / conversion.source, made)  # safetensors' own is 0600
             _sync(made)
             if not (target_folder / "config.json").exists() and config:
                 # A codec in a folder of its own is recognised by its configuration.

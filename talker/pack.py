@@ -66,6 +66,7 @@ def _write(checkpoint: Checkpoint, target: Path) -> None:
                 else:
                     made[name] = weight
         save_file(made, target / file.name, metadata={"format": "pt"})
+        shutil.copymode(file, target / file.name)  # safetensors' own is 0600
         weight_map |= dict.fromkeys(made, file.name)
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}

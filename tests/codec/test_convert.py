@@ -77,8 +77,10 @@ def test_convert_writes_into_another_folder(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "deep" / "out"
     write_codec_pth(source)
     (source / "config.json").write_text('{"model_type": "fish_qwen3_omni"}')
+    (source / "codec.pth").chmod(0o644)
     done = convert(source, out)
     assert done.file == out / "codec.safetensors"
+    assert done.file.stat().st_mode & 0o777 == 0o644, "the service's user can read it too"
     assert (done.family.name, done.left_out) == ("fish_s2", 6)
     assert done.tensors == len(decoder_shapes(TINY) | encoder_shapes(TINY))
     assert open_codec(str(out)).family.name == "fish_s2"

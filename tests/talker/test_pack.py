@@ -96,8 +96,11 @@ def test_fp8_weights_need_quantization_config(tmp_path: Path) -> None:
 
 def test_packed_shards_equal_packed_file(packed: Path, tmp_path: Path) -> None:
     tiny.write_checkpoint(tmp_path, shards=2)
+    for file in tmp_path.iterdir():
+        file.chmod(0o644)
     target = pack_checkpoint(open_checkpoint(str(tmp_path)), tmp_path / "packed")
     files = weight_files(target)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o644}, "as readable as before"
     assert len(files) == 2
     assert open_checkpoint(str(target)).quantisation is not None
     index = json.loads((target / "model.safetensors.index.json").read_text())["weight_map"]
