@@ -215,9 +215,9 @@ def slow_consumer() -> CapacityError:
     return CapacityError(ErrorCode.SLOW_CONSUMER, message)
 
 
-def too_many_contexts(limit: int) -> RequestError:
-    """Return the error for a socket that already has ``limit`` open contexts."""
-    message = f"A socket may hold {limit} open contexts."
+def too_many_contexts(limit: int, which: str = "") -> RequestError:
+    """Return the error for a socket that already has ``limit`` open contexts, ``which`` count."""
+    message = f"A socket may hold {limit} open context{'' if limit == 1 else 's'}{which}."
     return RequestError(ErrorCode.TOO_MANY_CONTEXTS, message)
 
 

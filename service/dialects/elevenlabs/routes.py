@@ -230,9 +230,10 @@ class _MultiStreamDialect(_StreamDialect):
 
     def _open(self, context_id: str, message: ClientMessage) -> None:
         taking = sum(not context.is_draining for context in self._contexts.values())
-        for count, most in ((taking, MAX_OPEN), (len(self._contexts), MAX_ALL)):
-            if count >= most:
-                raise too_many_contexts(most)
+        if taking >= MAX_OPEN:
+            raise too_many_contexts(MAX_OPEN, " that take text")
+        if len(self._contexts) >= MAX_ALL:
+            raise too_many_contexts(MAX_ALL)
         renderer = StreamRenderer(context_id, sync=self._options.sync_alignment)
         closed = partial(self._on_closed, context_id)
         context = _StreamContext(self.socket, self._options, message, renderer, closed)

@@ -56,6 +56,7 @@ async def test_socket_allows_only_five_contexts_to_accept_text() -> None:
             "f",
             1008,
         )
+        assert error["message"] == "A socket may hold 5 open contexts that take text."
         await talk.until(is_final("f"))
         await finish(talk, "a")
         await open_context(talk, "g", TWO)  # "a" accepts no more text

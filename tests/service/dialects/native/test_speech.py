@@ -70,7 +70,9 @@ async def test_raw_framing_sends_audio_without_headers() -> None:
         await talk.send("session.configure", framing="raw")
         await talk.create(chunking=EXACT)
         await talk.send("context.create", context_id="second")
-        assert (await talk.error())["code"] == "too_many_contexts"
+        error = await talk.error()
+        assert error["code"] == "too_many_contexts"
+        assert error["message"] == "A socket may hold 1 open context."
         await talk.send("text.append", context_id="c", text="One sentence.")
         await talk.send("context.end", context_id="c")
         data = b""
