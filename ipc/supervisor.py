@@ -100,6 +100,10 @@ class Supervisor(Generic[M]):
             except ChildFailed as error:
                 given_up, reason = True, str(error)
                 log.error("child cannot start: %s", reason, extra={"child": module})
+            except Exception:
+                if self._first_ready is not None and not self._first_ready.done():
+                    raise  # from ``start``
+                log.exception("supervision failed", extra={"child": module})
             if self._stopping:
                 return
             failures = 0 if self._was_healthy() else failures + 1

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from ipc import child_process
+from ipc import child_process, supervisor
 from ipc.output import OutputLogger
 from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Watch
 from tests.ipc.nest import HERE, QUICK, Nest, is_running
@@ -229,6 +229,27 @@ async def test_start_raises_supervisors_own_bug(
     with pytest.raises(KeyError, match="mistake"):
         await asyncio.wait_for(nest.supervisor.start(), 30)
     await nest.supervisor.stop()
+
+
+@pytest.mark.parametrize("error", [PermissionError("not ours"), KeyError("mistake")])
+async def test_child_is_restarted_after_supervisors_own_bug(
+    nest: Nest, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, failures = child_process.ChildProcess.run, iter([error, error])
+
+    async def fail_twice(child: child_process.ChildProcess) -> None:
+        if failure := next(failures, None):
+            raise failure
+        await run(child)
+
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (0.0,))
+    monkeypatch.setattr(child_process.ChildProcess, "run", fail_twice)
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, signal.SIGKILL)
+    await nest.until(lambda: len(nest.pids) == 2)
+    assert nest.supervisor.is_up
+    logged = [one.exc_info[1] for one in caplog.records if one.msg == "supervision failed"]
+    assert logged == [error, error]
 
 
 async def test_start_fails_if_child_always_hangs() -> None:
