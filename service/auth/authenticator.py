@@ -23,7 +23,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from service.auth.caller import ANYBODY, Caller, network_of
-from service.auth.keys import KeyFileError, KeyRing, Scope, read_keys
+from service.auth.keys import KeyFile, KeyFileError, KeyRing, Scope, read_keys
 from service.auth.limits import MINUTE_S, Accounts, LeakyBucket
 from streaming.errors import CapacityError, ErrorCode, RequestError
 
@@ -237,15 +237,23 @@ class Authority:
         """
         while self._path is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _RELOAD_S)
-            was_asked = self._asked.is_set()
+                async with asyncio.timeout(_RELOAD_S):
+                    await self._asked.wait()
+            is_new = self._asked.is_set()
             self._asked.clear()
-            state = await self._in_thread(_state, self._path)
-            is_new = was_asked or state != self._state
-            # a failure may have been of the system, or of permissions, which are not in the state
-            if is_new or not self.is_current:
-                self._state = state
-                await self._reload(self._path, is_new)
+            try:
+                state = await self._in_thread(_state, self._path)
+                is_new = is_new or state != self._state
+                # a failure may have been of the system, or of permissions, which the state lacks
+                if is_new or not self.is_current:
+                    self._state = state
+                    self._take(await self._in_thread(read_keys, self._path))
+            except (
+                Exception
+            ) as error:  # also without a free thread, keys can still be revoked later
+                if is_new or str(error) != self._fault:
+                    log.error("the file of keys was not taken: %s", error)
+                self._fault = str(error)
 
     async def _in_thread(self, read: Callable[[Path], _Read], path: Path) -> _Read:
         """Call ``read`` in a thread. A file system that hangs is a fault until it responds."""
@@ -257,14 +265,7 @@ class Authority:
             log.error("the file of keys was not taken: %s", fault)
         return await reading
 
-    async def _reload(self, path: Path, is_new: bool) -> None:
-        try:
-            content = await self._in_thread(read_keys, path)
-        except KeyFileError as error:
-            if is_new or str(error) != self._fault:
-                log.error("the file of keys was not taken: %s", error)
-            self._fault = str(error)
-            return
+    def _take(self, content: KeyFile) -> None:
         self._ring, self._fault = content.ring(), None
         self.accounts.forget_unknown()
         log.info("keys read", extra={"keys": self.key_count, "tenants": len(self._ring.tenants)})

@@ -81,6 +81,49 @@ async def test_key_file_is_read_again_until_it_can_be_read(
 
 
 @pytest.mark.parametrize("step", ["_state", "read_keys"])
+async def test_key_file_is_read_again_after_a_time_without_free_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
+    authority, work = Authority(file), getattr(authenticator, step)
+    has_threads = False
+
+    def start(path: Path) -> object:
+        if not has_threads:
+            raise RuntimeError("can't start new thread")
+        return work(path)
+
+    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
+    monkeypatch.setattr(authenticator, step, start)
+    write_keys(file)  # all are revoked
+    watching = asyncio.create_task(authority.watch())
+    await until(lambda: not authority.is_current or watching.done())
+    assert authority.key_count == 1
+    has_threads = True
+    await until(lambda: not authority.key_count or watching.done())
+    assert authority.is_current
+    assert not authority.key_count
+    watching.cancel()
+    assert "was not taken: can't start new thread" in caplog.text
+
+
+async def test_watch_of_key_file_ends_if_cancelled_right_after_a_request_to_reload(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(write_keys(tmp_path / "keys.json", entry("old", "acme")))
+    for turns in range(8):
+        watching = asyncio.create_task(authority.watch())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        authority.reload_soon()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        watching.cancel()
+        await asyncio.wait([watching], timeout=10)
+        assert watching.cancelled(), f"cancelled {turns} turns after the request"
+
+
+@pytest.mark.parametrize("step", ["_state", "read_keys"])
 async def test_key_file_on_hanging_file_system_is_not_current_until_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
