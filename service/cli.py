@@ -94,6 +94,8 @@ def serve(
     """Start the service. Each setting can also be given as TALKWIRE_NAME in the environment."""
     # a request to read the keys again must not end a service that has not read them yet
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # as a container's first process, one without a handler would never get it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     from service.server import Unable, serve_until_stopped
     from service.settings import SettingsError, load_settings
 

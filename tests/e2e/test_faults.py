@@ -215,6 +215,26 @@ cli.main()
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "step", ["settings.load_settings", "server.serve_until_stopped", "server.build_runtime"]
+)
+def test_sigterm_before_service_can_drain_ends_it(step: str) -> None:
+    program = f"""
+import os, signal
+from service import cli, server, settings
+{step} = lambda *_, **options: os.kill(os.getpid(), signal.SIGTERM)
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 @pytest.mark.parametrize(("hard", "soft", "told"), [(4000, 2256, ""), (300, 300, "up to 300")])
 def test_service_may_open_files_for_all_its_connections(hard: int, soft: int, told: str) -> None:
     """Without a free file the event loop closes new connections in silence."""
