@@ -230,6 +230,7 @@ class VoiceLibrary:
         ``forbidden``), BackendError (``storage_failed``), without changing anything.
         """
         async with self._changing("removed"):
+            await self._take_over()
             voice = self.find(key, tenant)
             if voice.id not in self._added:
                 raise unsupported("id", "A voice of the checkpoint cannot be deleted.")

@@ -31,6 +31,25 @@ async def test_servers_see_voices_added_and_removed_by_each_other(tmp_path: Path
         assert refused.value.code is ErrorCode.UNKNOWN_VOICE
 
 
+@pytest.mark.parametrize("by_id", [False, True], ids=["name", "id"])
+async def test_remove_knows_what_another_server_changed_before(tmp_path: Path, by_id: bool) -> None:
+    """An id never stands for a later voice of the same name."""
+    async with library(tmp_path) as one, library(tmp_path) as two:
+        first, later = voice("anna"), voice("anna")
+        await one.add(first)
+        await two._refresh()
+        await one.remove("anna")
+        await one.add(later)
+        if by_id:
+            with pytest.raises(RequestError) as refused:
+                await two.remove(first.id)
+            assert refused.value.code is ErrorCode.UNKNOWN_VOICE
+            assert files_in(tmp_path) == [tmp_path / f"{later.id}.safetensors"]
+        else:
+            assert (await two.remove("anna")).id == later.id
+            assert files_in(tmp_path) == []
+
+
 async def test_name_is_given_once_across_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
