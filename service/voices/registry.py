@@ -249,7 +249,7 @@ class VoiceLibrary:
             await asyncio.sleep(self._refresh_s)
             try:
                 await self._refresh()
-            except OSError as error:
+            except Exception as error:  # without a free thread, too, it is read later
                 log.error("the folder of voices cannot be read: %s", error)
 
     async def _refresh(self) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import errno
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from service.voices.store import FolderLock, VoiceFolder
+from service.voices.store import FolderLock, Voice, VoiceFolder
 from streaming.errors import BackendError, ErrorCode, RequestError
+from tests.service.live import until
 from tests.service.voices.stored_voices import library, voice
 from tests.service.voices.voice_server import files_in
 
@@ -48,6 +50,24 @@ async def test_remove_knows_what_another_server_changed_before(tmp_path: Path, b
         else:
             assert (await two.remove("anna")).id == later.id
             assert files_in(tmp_path) == []
+
+
+async def test_library_is_read_again_after_a_time_without_free_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, failures = VoiceFolder.changes, iter([RuntimeError("can't start new thread")])
+
+    def fail_once(folder: VoiceFolder, known: Collection[str]) -> tuple[list[Voice], list[str]]:
+        if failure := next(failures, None):
+            raise failure
+        return changes(folder, known)
+
+    async with library(tmp_path, refresh_s=0.01) as one, library(tmp_path) as two:
+        await two.add(voice("anna"))
+        monkeypatch.setattr(VoiceFolder, "changes", fail_once)
+        await until(lambda: one.names() == ["anna"] or one._refreshing.done())
+        assert one.names() == ["anna"]
+    assert "cannot be read: can't start new thread" in caplog.text
 
 
 async def test_name_is_given_once_across_servers(
