@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from codec.messages import FromWorker, Ready
-from ipc.supervisor import ChildDown, ChildFailed, Program, Supervisor, Watch
+from ipc.supervisor import ChildDown, Program, Supervisor, Watch
 
 log = logging.getLogger(__name__)
 #: Seconds until a spare that could not start is tried again, since no work waits for it.
@@ -127,6 +127,6 @@ async def _start_until_ready(spare: Supervisor[FromWorker]) -> None:
     while True:
         try:
             return await spare.start()
-        except ChildFailed as error:
+        except Exception as error:
             log.error("no spare codec worker: %s", error, extra={"try_again_in_s": _RETRY_S})
         await asyncio.sleep(_RETRY_S)

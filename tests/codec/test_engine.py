@@ -365,7 +365,10 @@ async def test_window_that_kills_worker_and_spare_fails_alone() -> None:
     await rig.engine.stop()
 
 
-async def test_spare_start_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ChildFailed("no room for it"), PermissionError("not ours")])
+async def test_spare_start_is_retried_after_failure(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "_RETRY_S", 0.0)
     rig = odd(spare=True)
     launch, launches = ChildProcess.run, 0
@@ -374,7 +377,7 @@ async def test_spare_start_is_retried_after_failure(monkeypatch: pytest.MonkeyPa
         nonlocal launches
         launches += 1
         if launches == 2:
-            raise ChildFailed("no room for it")
+            raise error
         await launch(child)
 
     monkeypatch.setattr(ChildProcess, "run", run)
