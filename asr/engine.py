@@ -79,6 +79,7 @@ class WhisperEngine:
     async def stop(self) -> None:
         """Stop the process. Clips in progress fail with BackendError."""
         if self._starting is not None and self._supervisor is not None:
+            await asyncio.sleep(0)  # a start that was requested in this turn of the loop begins
             await self._supervisor.stop()
             with contextlib.suppress(ChildFailed):
                 await asyncio.shield(self._starting)

@@ -118,6 +118,20 @@ async def test_stop_fails_clip_that_waits_for_start(model: Path) -> None:
             await waiting
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_stop_ends_process_whose_start_has_just_been_requested(
+    model: Path, turns: int
+) -> None:
+    async with whisper(model) as engine:
+        waiting = asyncio.create_task(engine.transcribe(tiny.tone(tiny.LOW, RATE), RATE))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await engine.stop()
+        with pytest.raises(BackendError):
+            await waiting
+        assert engine._supervisor.pid is None
+
+
 async def test_transcription_times_out(model: Path) -> None:
     async with whisper(model, timeout_s=0.05) as engine:
         with pytest.raises(BackendError):
