@@ -248,9 +248,7 @@ class Authority:
                 if is_new or not self.is_current:
                     self._state = state
                     self._take(await self._in_thread(read_keys, self._path))
-            except (
-                Exception
-            ) as error:  # also without a free thread, keys can still be revoked later
+            except Exception as error:  # of threads too: keys must be read again later
                 if is_new or str(error) != self._fault:
                     log.error("the file of keys was not taken: %s", error)
                 self._fault = str(error)
