@@ -91,7 +91,7 @@ def is_abbreviation(word: str) -> bool:
 
 def may_go_on(word: str) -> bool:
     """Whether the text after ``word`` and its dot decides if the sentence ends there."""
-    is_named = word in DATED or word in BOOKS
+    is_named = _end_of_days(word) in DATED or word in BOOKS
     return is_named or word.lower() in NUMBERED or _unit(word) in MEASURES
 
 
@@ -100,8 +100,8 @@ def goes_on(word: str, following: str, *, labelled: bool = False) -> bool | None
     characters that follow. None if more of them are needed. ``labelled``: the word before it names
     what has a number, as "policy" in "policy no. is".
     """
-    first = following[0]
-    if first.isdigit():
+    word, first = _end_of_days(word), following[0]
+    if first.isdigit() or first == "#":  # "Apt. #3"
         return True
     if word in _BEFORE_ROMAN and first in "IVX":  # "Art. III", but "Art. I think"
         return following[1] in "IVX" if len(following) > 1 else None
@@ -154,7 +154,13 @@ def _is_labelled(text: list[str]) -> bool:
 
 def _unit(word: str) -> str:
     """The unit in ``word`` after a number, or after a price and a slash: "5lbs", "$15/mo"."""
-    return word.lower().rpartition("/")[2].lstrip("0123456789.,-")
+    return word.lower().rpartition("/")[2].lstrip("0123456789.,-–‑")
+
+
+def _end_of_days(word: str) -> str:
+    """The last day in "Sat.–Sun"; other words as they are."""
+    first, _, day = re.sub("[-‑]", "–", word).rpartition("–")
+    return day if first.rstrip(".") in DATED else word
 
 
 def _is_item(word: str) -> bool:
@@ -465,6 +471,8 @@ class Segmenter:
             self._mark, self._clause = char, ""
         elif char in CLAUSE_MARKS:
             self._mark, self._clause, self._dot = "", char, None
+            if char == "—":  # "my doctor—Dr. Lee—"
+                self._word, self._line_starts = len(self._text), False
         elif char not in CLOSERS:
             self._mark, self._clause, self._dot = "", "", None
             self._speakable = self._speakable or char.isalnum()

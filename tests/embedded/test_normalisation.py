@@ -119,6 +119,10 @@ def test_segmenter_knows_abbreviations_of_front_end() -> None:
         "A 12 oz. can, 2 tbsp. of oil and 1 tsp. of salt.",
         "It is $20/mo. billed annually.",
         "Pay min. $35 or max. $100, avg. 50, for 10 Elm Ln. in Dover.",
+        "Ask your doctor—Dr. Patel—first, it’s late—i.e., after 9.",
+        "It’s a 10–12‑min. walk, a 35-yd. line, a 20‑sec. break and a 14.5–16‑oz. can.",
+        "Send it to 12 Baker St., Apt. #3, please.",
+        "Fri.–Sat. it’s $229, Sat.-Sun. it’s $240, and Mon.–Fri. it’s less.",
         "Turn at 12 Oak Ct. and 9 Elm Pl. or 9 Lee Cir. today, then find Rm. 7.",
     ],
 )

@@ -193,6 +193,10 @@ def test_segmenter_never_cuts_grapheme(text: str, most: int) -> None:
         ("<|no.tag!?|> x", ["<|no.tag!?|> x"]),
         ("!!! ??? ...", ["!!! ??? ..."]),
         ("  \n ", []),
+        ("The answer is no—no. Then go.", ["The answer is no—no.", "Then go."]),
+        ("We met him—Bob. He left.", ["We met him—Bob.", "He left."]),
+        ("Open Fri.–Sat. Then closed.", ["Open Fri.–Sat.", "Then closed."]),
+        ("It took 10–12‑min. Then we left.", ["It took 10–12‑min.", "Then we left."]),
     ],
 )
 def test_segmenter_splits_example_texts(text: str, expected: list[str]) -> None:
