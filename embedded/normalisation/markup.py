@@ -31,7 +31,7 @@ _NAMES = words_of(
     """
     a abbr acronym aside b big center cite code del details dfn em emphasis figcaption font head
     html i iframe img ins kbd main mark nav p phoneme prosody q s samp say-as script small span
-    speak strike strong style sub summary sup svg tt u var voice wbr
+    speak strike strong style sub summary sup svg think thinking tt u var voice wbr
     """
 ) | (_PAUSES | _STOPS) - {"option"}
 _FLAGS = r"(?:checked|controls|disabled|hidden|open|required|selected)(?![\w:.=-])"

@@ -52,6 +52,7 @@ _REPLACED = {
     "∉": "  not in  ", "∪": "  union  ", "∩": "  intersection  ", "⊂": "  subset of  ",
     "⊆": "  subset of  ", "∅": " the empty set ", "∀": " for all ", "∃": " there exists ",
     "∧": " and ", "∨": " or ", "¬": " not ", "∴": " therefore ", "⇔": " if and only if ",
+    "٪": "%", "٫": ".", "٬": ",", "؟": "? ", "،": ", ", "؛": "; ",
     "？": "? ", "μ": "u", "µ": "u", "Ω": " ohm ", "№": " number ", "¿": "", "¡": "",
 }  # fmt: skip
 #: Emoji, flags and other pictures: dropped, since decomposition would turn them into letters.
