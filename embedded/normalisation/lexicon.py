@@ -241,6 +241,7 @@ SPELLED = words_of(
     """
     aarp asap ieee ucla uefa usaid usda ussr espn isbn asic apac emea imao fifo html https ymca
     ywca eula csis isps mpaa riaa ioc nyse byod byob cyoa eyfs myob usps imho naacp nsaid sqlite
+    aaas
     """
 )
 #: Words of two or three letters.
@@ -260,7 +261,7 @@ SHORT_WORDS = words_of(
     shy sim sin sip sir sit six ski sky son sow soy spy sub sue sum sun tab tag tan tap tax tea
     ten the tie tin tip toe ton too top toy try tub two use van vet via vow war was wax way web
     wed wet who why wig win wit won wow yam yeah yep yes yet you zip zoo pin lan wan gif spa
-    fry ply pry sly wry
+    fry ply pry sly wry dum
     """
 )
 #: Names of two or three letters that are hardly ever initialisms.

@@ -59,6 +59,7 @@ _RARE_CODAS = words_of(
     """
 )
 _ALL_ONSETS, _ALL_CODAS = _ONSETS | _RARE_ONSETS, _CODAS | _RARE_CODAS
+_DRAWN = re.compile(r"([a-z])\1{2,}")
 _PLURAL = re.compile(r"([A-Z]{2,})s")
 #: Initialisms that end with a small letter: PCIe, NVMe.
 _SMALL_END = re.compile(r"[A-Z]{2,}[a-rt-z]")
@@ -77,6 +78,8 @@ def read_word(token: str, *, shouting: bool = False) -> str:
     result word by word does not change it: ``read_word(read_word(x)) == read_word(x)``.
     """
     base, apostrophe, ending = token.partition("'")
+    if apostrophe and token.lower() in WORDS:
+        return WORDS[token.lower()]
     if ending.lower() == "s" and base:
         # "IT'S" is no acronym's, unlike "IT's"
         return f"{read_word(base, shouting=shouting or ending == 'S')}'s"
@@ -92,14 +95,29 @@ def read_word(token: str, *, shouting: bool = False) -> str:
     if len(token) == 1:
         return lower if lower in "ai" else LETTERS[lower]
     if token.isupper():
-        return lower if _is_word_in_capitals(lower, shouting) else spell(lower)
+        is_word = _is_word_in_capitals(lower, shouting) or _is_drawn_out(lower)
+        return lower if is_word else spell(lower)
     if lower == token or lower[1:] == token[1:] or _NAME.fullmatch(token):
-        return lower if _VOWEL.search(lower) or lower in SOUNDS else spell(lower)
+        return lower if _VOWEL.search(lower) or _is_sound(lower) else spell(lower)
     if plural := _PLURAL.fullmatch(token):
         return read_word(plural[1], shouting=shouting) + "s"
     if _SMALL_END.fullmatch(token):
         return spell(token)
     return " ".join(read_word(part) for part in _CAMEL.findall(token))
+
+
+def _is_drawn_out(lower: str) -> bool:
+    """Whether letters are a word or a sound drawn out: "GOOOAL", "NOOO", "SHHHH"."""
+    once = _DRAWN.sub(r"\1", lower)
+    if once == lower or lower in SPELLED:
+        return False
+    if once in SHORT_WORDS or _is_sound(lower):
+        return True
+    return len(once) > 3 and is_pronounceable(once) and once in lexicon()
+
+
+def _is_sound(lower: str) -> bool:
+    return lower in SOUNDS or any(_DRAWN.sub(r"\1" * n, lower) in SOUNDS for n in (1, 2, 3))
 
 
 def is_plural_acronym(token: str) -> bool:
