@@ -48,7 +48,7 @@ _BOOKS = """
 _MEASURES = """
     km cm mm nm mi yd kg mg oz lb lbs ml gal qt tsp tbsp sec secs min mins hr hrs wk wks mo mos
     yr yrs max mcg ug fl pts mpg psi px cal kcal sqm kph mph kbps rpm bpm fps dpi
-    kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb ly tbsps tsps
+    kt kts qts deg ng um dl nmi hp mmol in kwh gb mb mbar ppm ppb ly tbsps tsps yds pc pcs bbl ea
 """
 _LABELLED = """
     account acct bill booking case claim confirmation customer file flight invoice item license

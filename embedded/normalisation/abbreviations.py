@@ -79,6 +79,8 @@ _NEVER_PLAIN = (
 #: Rules of American courts: "Fed. R. Civ. P. 12".
 _OF_COURTS = {"Civ": "civil procedure", "Crim": "criminal procedure",
               "App": "appellate procedure", "Evid": "evidence"}  # fmt: skip
+_IN_CODE = re.compile(r"\w-$")  # DSP-20391-A
+_CUP = re.compile(r"\s(?:milk|flour|sugar|water)\b")
 _SERIES = {"2d": "second", "3d": "third", "4th": "fourth", "5th": "fifth"}
 #: What happened in a year: "(b. 1850, d. 1912)".
 _EVENTS = {"b": "born", "d": "died", "m": "married", "r": "reigned", "fl": "flourished"}
@@ -133,6 +135,14 @@ def _cups(match: Match) -> Reading:
     if not (number := re.search(r"(?:(\d)(?:\s{1,2}|-))?(\d{1,3}(?:/\d)?)\s{1,2}$", before(match))):
         return None
     return ["cup" if number[2] == "1" or ("/" in number[2] and not number[1]) else "cups"]
+
+
+def _of_ordinal(match: Match) -> Reading:
+    """ "the 15th c.", "4th-3rd c. BCE", "2nd fl."."""
+    if not re.search(r"(?<![\d/])\d{1,2}[a-z]{2} $", before(match)) or _CUP.match(after(match)):
+        return None
+    named = "century" if match["a"] == "c" else "floor"
+    return [named] if re.match(r"\s(?:BCE?|CE|AD)\b", after(match)) else stopped(match, named)
 
 
 def _included(match: Match) -> Reading:
@@ -247,7 +257,9 @@ def _word(match: Match) -> Reading:
         return [read_mixed(token)]  # INC-0012
     if token.isalpha() and token.isupper() and "&" in (next_char, before(match)[-1:]):
         return [spell(token)]  # AT&T
-    if token == "A" and not (next_char.isspace() or next_char in _QUOTES):
+    if token == "A" and (
+        not (next_char.isspace() or next_char in _QUOTES) or _IN_CODE.search(before(match))
+    ):
         return ["ay"]
     if token in _PAIRED_ITEMS and next_char == ")" and before(match)[-1:] == "(":
         other, number = _PAIRED_ITEMS[token]
@@ -313,7 +325,10 @@ PLAIN = Rule(
 )
 RULES: tuple[Rule, ...] = (
     *DIRECTIONS,
-    Rule(r"Est\.(?=\s(?!(?:in\s)?\d))", lambda match: ["estimated"], behind=_START),
+    Rule(r"Est\.(?=\s(?!(?:in\s)?\d))|est\.(?=\s(?:[$€£~]|\d\d?:\d))",
+         lambda match: ["estimated"], behind=_START),
+    Rule(r"(?P<a>c|fl)(?![\w'])\.?", _of_ordinal, behind=r"(?:st|nd|rd|th) "),
+    Rule(r"Del(?![\w'-])", lambda match: ["delete"], behind=r"\+"),
     Rule(r"exp\.(?=\s\d\d?/\d)", lambda match: ["expires"], behind=_START),
     Rule(r"(?P<a>cf)\.(?=\s)", _latin, behind=_START),
     Rule(r"c\.?(?=\s(?:flour|sugar|milk|water|butter|oil|rice|oats|cream|stock|broth"

@@ -10,6 +10,7 @@ from embedded.normalisation.context import IN_NAME, after, before, is_labelled, 
 from embedded.normalisation.numbers import amount
 from embedded.normalisation.rules import Match, Rule, stopped
 from embedded.normalisation.streets import BEFORE_STREET
+from embedded.normalisation.unicode_fold import RAISED
 from embedded.normalisation.units import PER, PER_THING, UNITS
 from embedded.normalisation.words import spell
 
@@ -147,6 +148,7 @@ _INCHES_PER_FOOT = 12
 _HOUR_OR_FRAMES = re.compile(r"(?i)\b(?:at|by|until|video|film|footage|[48]k|hd|\d{3,4})[\s/]?$")
 #: "Prep: 15m" is a time.
 _TIMED = re.compile(r"(?i)\b(?:prep|cook|bake|rest|chill|wait|time)[*_]{0,2}:[*_]{0,2}\s$")
+_TEN_TO = re.compile(rf"(?<!\d)10⁻?[{RAISED}]+ $")
 _HUNDREDS = {"100": "hundreds", "1000": "thousands"}
 _FIXED = {"24/7/365": "twenty four seven three sixty five", "50-50": "fifty fifty"}
 
@@ -238,7 +240,9 @@ def _pence(match: Match) -> list[str] | None:
 
 
 def _of_scale(match: Match) -> list[str] | None:
-    """ "50 million gal", "25k mi"."""
+    """ "50 million gal", "25k mi", "3×10⁸ m/s"."""
+    if before(match)[-2] in RAISED and not _TEN_TO.search(before(match)):
+        return None
     return None if is_spoken(match.string) else [UNITS[match["unit"]][1]]
 
 
@@ -401,6 +405,8 @@ def _plural(match: Match) -> list[str] | None:
 def _scaled(match: Match) -> list[str] | None:
     if is_labelled(match) or not _is_amount(match):
         return None
+    if match["scale"] == "k" and _is_variable(match):
+        return None  # n = 2k + 1
     if before(match)[-1:] == "-" and IN_NAME.search(before(match)[:-1]):
         return None  # i7-13700K
     letter = spell(match["scale"]) if len(match["scale"]) == 1 else ""
@@ -411,6 +417,15 @@ def _scaled(match: Match) -> list[str] | None:
     if match["scale"] == "K" and match["a"] in ("2", "4", "5", "8"):
         return [amount(match["a"]), "kay"]  # the resolution of a picture
     return [_count(match["a"], match["scale"])]
+
+
+def _is_variable(match: Match) -> bool:
+    """Whether a "k" is multiplied: "4k(k+1)", "2k²", "n = 2k + 1", "(2k-1)"."""
+    following = after(match)
+    if re.match(r"\([a-z]|[²³^]", following):
+        return True
+    added = re.match(r"\s?[-+]\s?\d{1,2}(?![\dkK%])", following)
+    return bool(added and re.search(r"(?:\b[a-z]\s?=\s?|\()$", before(match)))
 
 
 def _is_amount(match: Match) -> bool:
@@ -478,7 +493,7 @@ LETTERS: tuple[Rule, ...] = (
         behind=r"\d",
     ),
     Rule(
-        rf"(?:(?<=illion )|(?<=\d[kKM] ))(?P<unit>{UNIT})(?![A-Za-z0-9])",
+        rf"(?:(?<=illion )|(?<=\d[kKM] )|(?<=[{RAISED}] ))(?P<unit>{UNIT})(?![A-Za-z0-9])",
         _of_scale,
     ),
     Rule(r"(?P<unit>oz|lbs?|mi|yd|gal|qts?|h|g|m)(?![A-Za-z0-9])\.?", _of_fraction, behind=r"\s"),

@@ -16,9 +16,11 @@ _INCHES = frozenset({2, 3, 4, 8, 16, 32, 64})
 #: What makes "4/5" a rating.
 _RATED = re.compile(r"(?i)\b(?:rated|ratings?|scored?)(?::|\sof|\sis|\sit)?\s$")
 _STARS = re.compile(r"\s(?:stars?|ratings?)\b")
-_STORAGE = re.compile(STORAGE)
+_STORAGE, _RATES = re.compile(STORAGE), re.compile(r"\s?(?:mpg|mph|Mbps)\b")
 #: What makes "24/30" a score, and what is counted in "7/10 people".
-_MARKED = re.compile(r"(?i)\b(?:scor(?:e|ed|es|ing)|got|gets?|marks?|grades?)\b[^.!?\n\d]{0,16}$")
+_MARKED = re.compile(
+    r"(?i)\b(?:scor(?:e|ed|es|ing)|got|gets?|marks?|grades?|(?:up|down)\sfrom)\b[^.!?\n\d]{0,16}$"
+)
 _MARKS = re.compile(
     r"\s(?:on|in)\s(?:the|this|your|my|his|her|their)\s(?:[a-z]+\s)?(?:test|quiz|exam|assignment|game)"
     r"|\s\(?\d{1,3}(?:\.\d+)?%|\s(?:correct|right|points|marks|questions|answers|people|students"
@@ -26,6 +28,7 @@ _MARKS = re.compile(
 )
 _ENDS = re.compile(r"[.,;:!?)]|\s*$|\s(?:on|in|for|and|so|which|this|last|but|with)\b")
 _LEAST_MARKS = 10
+_PORTS = re.compile(r"(?i)\bports?\s$")
 #: An arithmetic sign beside a fraction.
 _SIGN_BEFORE = re.compile(r"[-+=×÷*/]\s?$")
 _SIGN_AFTER = re.compile(r"\s?[-+=×÷*]\s?\d|\s?=")
@@ -48,8 +51,8 @@ def _rating(match: Match) -> list[str]:
 
 def read(match: Match) -> list[str] | None:
     """Read a fraction: "3/4", "1-1/2", or a score, a step, a set phrase: "9/10", "24/7"."""
-    if before(match)[-1:].isalpha() or _STORAGE.match(after(match)):
-        return None  # Q4/22, 12/16 GB
+    if before(match)[-1:].isalpha() or _STORAGE.match(after(match)) or _RATES.match(after(match)):
+        return None  # Q4/22, 12/16 GB, 28/34 mpg
     top, bottom = int(match["n"]), int(match["d"])
     if (fixed := _SET_FRACTIONS.get(f"{match['n']}/{match['d']}")) and not match["whole"]:
         return [fixed]
@@ -66,7 +69,8 @@ def read(match: Match) -> list[str] | None:
             return _rating(match)
         if 0 < top <= bottom and _is_score(match, bottom):
             return _rating(match)
-        if bottom > 99 and top // 100 == bottom // 100 > 1:
+        codes = bottom > 99 and top // 100 == bottom // 100 > 1
+        if codes or _PORTS.search(before(match)):
             return [amount(match["n"]), "slash", amount(match["d"])]  # codes 301/302
     if match["hyphen"] == "-" and not (is_part and bottom in _INCHES):
         return None  # a range

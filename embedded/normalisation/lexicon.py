@@ -101,12 +101,13 @@ ABBREVIATED = _table(
     msgs messages
     mgr manager
     cllr councillor
+    ea each
     """
 )
 #: Of those, acronyms if in capitals without a number: the HR people, the FT.
 MEASURES_TOO = words_of("ft hr yr km cm kg mph kph rpm")
 #: Acronyms if in capitals without a dot, unless the whole text is in capitals: MS Word.
-ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs msg")
+ACRONYMS_TOO = MEASURES_TOO | words_of("mr ms dr jr sr st rd vs msg ea")
 #: Other words that are not read as they are written.
 WORDS = _table(
     """
@@ -155,6 +156,11 @@ WORDS = _table(
     jpmorgan jay pee morgan
     yoy year over year
     qoq quarter over quarter
+    int'l international
+    gov't government
+    nat'l national
+    dep't department
+    ass'n association
     """
 )
 #: Abbreviations that only their capital or dot distinguishes from a word: "Ave." but "ave". Their
@@ -272,7 +278,7 @@ SHORT_NAMES = words_of(
     """
 )
 #: Spelled in capitals unless the whole text is in capitals: "IT", "US".
-SPELLED_ALONE = frozenset({"it", "us", "er", "ad", "am", "ma", "pa", "la"})
+SPELLED_ALONE = frozenset({"it", "us", "er", "ad", "am", "ma", "pa", "la", "bid"})
 #: Regnal names, after which a Roman numeral is an ordinal.
 REGNAL = words_of(
     """

@@ -31,6 +31,7 @@ _NAMED_CODE = re.compile(
 _ORDERED = re.compile(
     rf"(?i)\b(?:{HAS_NUMBER})(\s(?:number|no\.|num\.|id)(?:\sis)?:?\s#?|:?\s#|\sis\s|:\s)?\s?$"
 )
+_OF_LETTERS = re.compile(r"(?<![A-Za-z0-9])(?!ISO)[A-Z]{2,6}-$")  # DSP-20391
 _OF_THINGS = re.compile(
     r"\s(?!(?:is|was|has|had|have|will|for|from|on|in|at|and|or|to|by|of|with|as|that|which|if|when"
     r"|shipped|arrived|ships|arrives)\b)[a-z]"
@@ -107,6 +108,8 @@ def _secret(match: Match) -> Reading:
     """ "code: 482913", "ending in 4242"; round numbers of three digits are none ("code 200")."""
     behind = before(match)
     if (len(match[0]) == 4 and _MASKED.search(behind)) or _SENT_TO.search(behind):
+        return [numbers.digits(match[0])]
+    if len(match[0]) > 4 and _OF_LETTERS.search(behind):
         return [numbers.digits(match[0])]
     if len(match[0]) in (5, 6) and (named := _ORDERED.search(behind)):
         sure = named[1] or not (_OF_THINGS.match(after(match)) or match[0].endswith("000"))

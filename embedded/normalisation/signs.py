@@ -78,7 +78,8 @@ def _key(match: Match) -> Reading:
     alone = re.match(r"[^\w*#]|$", match.string[match.end() : match.end() + 1])
     if not alone and not re.match(r"\d{2,3}(?![\d*])", after(match)):
         return None
-    return [_KEYS[match[0]]] if _PRESSED.search(before(match)) else None
+    names = " ".join(_KEYS[key] for key in match[0])
+    return [names] if _PRESSED.search(before(match)) else None
 
 
 def _hash(match: Match) -> Reading:
@@ -300,7 +301,8 @@ RULES: tuple[Rule, ...] = (
     says(r"\*\*(?=\d)", "to the power of", behind=r"[\d)]"),
     says(r"(?<![A-Za-z0-9][A-Za-z])\*\*(?=\d)", "to the power of", behind=r"[A-Za-z]"),
     says(r"\*(?=\d)", "times", behind=r"\d"),
-    says(rf"×(?=\s?\d+(?:\.\d+)?\s?(?:{_SIDES}))", "by"),
+    says(rf"×(?=(?:\s?\d+(?:\.\d+)?\s?×)?\s?\d+(?:\.\d+)?\s?(?:{_SIDES}))", "by"),
+    says(r"×(?=\s?\d{1,3}\s(?:days?|weeks?|wks?|months?|nights?)\b)", "for", behind=r"[A-Za-z.)] "),
     says(r"×(?=\d{3,4}(?!\d|\s?=))", "by", behind=r"\d{3}"),
     says(r"×(?=\s?\d)", "times", behind=r"[\d\s]"),
     says(r"\^2(?!\.?\d|[A-Za-z])", "squared", behind=r"[A-Za-z0-9)]"),
@@ -340,7 +342,7 @@ RULES: tuple[Rule, ...] = (
     says(r"\$(?=[a-z_])|(?<=[)\]}*+])\$(?!\s?\d)"),  # $x, ^[a-z]+$
     says(r"(?<=\s)\*(?=\s(?:FROM|from)\b)|(?<=\w\()\*(?=\))", "star"),  # SELECT *, count(*)
     says(r"\$(?=[A-Z][A-Z_]{1,20}(?![A-Za-z0-9])|\{[A-Z_]{2,20}\}|\([a-z])"),  # $AAPL, $HOME
-    Rule(r"[*#]", _key),
+    Rule(r"\*\*|[*#]", _key),
     Rule(r"§§|[&@+=%±×÷≈≤≥≠§°$€£¥¢₹₩₽₿฿₺₫₪₴₦₱]", _named),
     *map(_pause, PAUSES),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 _NAMES = {
     "kilometer": "km", "meter": "m", "centimeter": "cm", "millimeter": "mm", "nanometer": "nm",
-    "mile": "mi", "yard": "yd", "kilogram": "kg", "gram": "g", "milligram": "mg",
-    "microgram": "mcg ug", "ounce": "oz", "pound": "lb lbs", "tablespoon": "tbsp tbsps Tbsp Tbs",
-    "teaspoon": "tsp tsps",
+    "mile": "mi", "yard": "yd yds", "piece": "pc pcs",
+    "kilogram": "kg", "gram": "g", "milligram": "mg", "microgram": "mcg ug", "ounce": "oz",
+    "pound": "lb lbs", "tablespoon": "tbsp tbsps Tbsp Tbs", "teaspoon": "tsp tsps",
    "liter": "l L", "milliliter": "ml mL", "gallon": "gal", "quart": "qt qts",
     "fluid ounce": "fl&oz fl.&oz", "point": "pts", "kilohertz": "kHz",
     "megahertz": "MHz", "gigahertz": "GHz", "hertz": "Hz", "kilobyte": "KB kB", "megabyte": "MB",
@@ -97,7 +97,7 @@ PER_THING = {
     "serving": "serving", "guest": "guest", "ticket": "ticket", "child": "child",
     "adult": "adult", "head": "head", "tablet": "tablet", "capsule": "capsule", "dose": "dose",
     "quarter": "quarter", "call": "call", "kWh": "kilowatt hour", "GB": "gigabyte",
-    "km": "kilometer", "mi": "mile",
+    "km": "kilometer", "mi": "mile", "oz": "ounce", "bbl": "barrel",
 }  # fmt: skip
 #: All units after a slash, in a price or a rate.
 PER = {
