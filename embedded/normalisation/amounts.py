@@ -120,7 +120,7 @@ _INCHES_LONG = r"\s(?:tall|wide|long|deep|thick|high|apart)\b"
 _FEET_LONG = re.compile(rf"{_INCHES_LONG}|\s(?:ceiling|ladder|board|rug|fence|pole|tree)s?\b")
 #: A noun after 8" or 12', but no preposition and the like.
 _SIZED = re.compile(
-    r"(?:\s|-)(?!(?:and|or|is|are|was|were|in|on|at|to|from|for|with|by|but|then|than|if|when|as|so"
+    r"(?:\s|-)(?!(?:and|or|vs|is|are|was|were|in|on|at|to|from|for|with|by|but|then|than|if|when|as|so"
     r"|that|which|who|he|she|it|they|we|you|I)\b)[A-Za-z]"
 )
 _QUOTE = re.compile(r"\d?\"")
@@ -287,11 +287,16 @@ def _inches(match: Match) -> list[str] | None:
         return [_span(match), "inch"]
     if _BEFORE_SIZE.search(before(match)) or _AFTER_SIZE.match(after(match)):
         return _in(match)
-    if _is_quoted(match):
+    is_sure = match[0].endswith("″")
+    if not is_sure and _is_quoted(match):
         return None
+    if is_sure and _ARTICLE.search(before(match)):
+        return [_span(match), "inch"]
     if _LONG.search(before(match)) and re.match(r"[.,;)]|\s*$", after(match)):
         return _in(match)
-    return [_span(match), "inch"] if _SIZED.match(after(match)) else None
+    if _SIZED.match(after(match)):
+        return [_span(match), "inch"]
+    return _in(match) if is_sure else None
 
 
 def _is_quoted(match: Match) -> bool:
@@ -511,7 +516,7 @@ RULES: tuple[Rule, ...] = (
     _CENTS,
     Rule(r"(?:24/7/365|50-50)(?![\d/-])", _fixed),
     _CLASS,
-    Rule(rf"{_RANGE}\"", _inches),
+    Rule(rf"{_RANGE}[\"″]", _inches),
     Rule(rf"{_RANGE}\s?in(?:\.(?={_INCHES_LONG})|(?={_INCHES_LONG}\s*(?:[^\w\s]|$)))", _in),
     Rule(r"(?:(?<=ft )|(?<=ft\. ))(?P<a>\d\d?)(?P<b>)\s?in\b(?!\s\d)\.?", _in),
     Rule(r"(?:(?P<part>\d+\.\d+)\s?in\.|(?P<whole>\d+)\s?in\.(?=\sof\b|[,;)]))", _in_short),

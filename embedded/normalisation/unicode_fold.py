@@ -33,12 +33,17 @@ _PICTURE_STOP = re.compile(
     r"\U0001f910-\U0001faff\u2600-\u2664\u2666-\u2763\u2765-\u27bf]"
     rf"(?=\S{{0,6}}\s(?:{'|'.join(sorted(word.capitalize() for word in STARTERS))})\b)"
 )
+#: A double prime that is surely a sign of inches, unlike a quote; not in 5'10″ and 41° 16′ 9″.
+_INCHES = re.compile(
+    r"(?<![\d'′./x×])(?<!['′x×]\s)(\d{1,3}(?:\.\d{1,2})?)″(?=[.,;:)!?]|\s(?![x×])|\Z)"
+)
+_PRIME = re.compile("″")
 _NUMERATOR = re.compile(rf"[{RAISED}]+(?=⁄)")
 #: Signs beyond ASCII that have a reading of their own.
-SIGNS = frozenset("·€£¥₹₩₽₿฿₺₫₪₴₦₱¢°–—±×÷≈≤≥≠§⁻" + RAISED)
+SIGNS = frozenset("″·€£¥₹₩₽₿฿₺₫₪₴₦₱¢°–—±×÷≈≤≥≠§⁻" + RAISED)
 _REPLACED = {
     "‘": "'", "’": "'", "‛": "'", "ʼ": "'", "′": "'", "´": "'",
-    "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "″": '"',
+    "“": '"', "”": '"', "„": '"', "«": '"', "»": '"',
     "‐": "-", "‑": "-", "−": "-", "‒": "–", "―": "—",
     "→": "->", "⇒": "=>", "√": " square root of ",
     "⁄": "/", "∕": "/", "•": "\n- ", "‣": "\n- ", "…": "...", "∞": " infinity ",
@@ -79,6 +84,8 @@ def fold(source: str) -> Folded:
     if not source.isascii():
         source = _MIXED.sub(lambda match: match[0].translate(_LATIN), source)
         source = _PICTURE_STOP.sub(".", source)
+        sure = {match.end() - 1 for match in _INCHES.finditer(source)}
+        source = _PRIME.sub(lambda match: "″" if match.start() in sure else '"', source)
     source = _THOUSANDS.sub(lambda match: match[0].translate(_THIN), source)
     folding = _Folding()
     at = 0
