@@ -70,7 +70,7 @@ def _is_street(match: Match, written: str) -> bool:
     if name and (name[1].lower() in STARTERS or name[1] in ("AM", "PM")):
         return False
     if _NUMBERED.search(behind):
-        return True
+        return not (_HOUSE.search(behind) and _SAINT.match(after(match)))
     if not name:
         return False
     following = _NEXT.match(after(match))
@@ -136,9 +136,14 @@ _AFTER_ZIP = r"(?:[.,;:)!?]|\s*$|\s(?:USA?|or|and)\b)"
 STATE = Rule(
     rf"(?:(?<=, )|\A)(?P<a>{'|'.join(_STATES)})(?=\s\d{{5}}(?:-\d{{4}})?{_AFTER_ZIP})", _state
 )
+#: "1200 W. St. Clair Ave.", but "1200 W St. NW".
+_HOUSE = re.compile(r"\d\s+(?:[NSEW]|[NS][EW])\.?\s+$")
+_SAINT = re.compile(rf"\s+[A-Z][a-z']+\s+{_KIND}")
 STREET = Rule(r"(?P<a>[Ss]t|[Dd]r|ST|DR)(?:\.|(?![A-Za-z0-9'&]))", _street, behind=r"[^A-Za-z0-9]?")
 #: The name of a street after a direction, up to its kind.
-BEFORE_STREET = rf"(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
+BEFORE_STREET = (
+    rf"(?:St\.?\s+)?(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+(?:[A-Z][a-z']+\s+){{0,2}}?{_KIND}"
+)
 _BEFORE_DIRECTION = re.compile(rf"(?:[A-Z][a-z']+|\d(?:st|nd|rd|th))\s+{_KIND}\.?,?\s$")
 KIND = Rule(rf"(?P<a>{'|'.join(_KINDS)})(?![A-Za-z0-9'])\.?", _kind, behind=r"\s")
 DIRECTIONS: tuple[Rule, ...] = (
