@@ -90,7 +90,8 @@ _SPELLED = re.compile(r"(?:(?<![A-Za-z.])[A-Z]-){2}$|(?:(?<![A-Za-z.])[A-Z] ){3}
 #: Where "I" after "Article" is a number, and small numerals after "vol." are too.
 _AFTER_FIRST = re.compile(r"[.,;:)\]]|\s(?:of|and|to|or)\b|\s*$")
 _BEFORE_SMALL = re.compile(
-    rf"(?i)\b(?:{'|'.join(sorted(COUNTED))}|pages?|clause|footnote|item|pp?\.|vol\.|ch\.|fig\.|no\.)\s$"
+    rf"(?i)(?:\b|(?<=\d))(?:{'|'.join(sorted(COUNTED))}|pages?|clause|footnote|item|pp?\.|vol\."
+    r"|ch\.|fig\.|no\.)\s$"
 )
 _SMALL = words_of("ii iii iv vi vii viii ix xi xii xiii xiv xv xvi xvii xviii xix xx")
 _QUOTES = frozenset("'\"*_")
