@@ -22,7 +22,7 @@ from embedded.normalisation import (
     signs,
     times,
 )
-from embedded.normalisation.rules import PAUSES, Rules
+from embedded.normalisation.rules import Rules
 from embedded.normalisation.unicode_fold import Folded, fold
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
@@ -119,7 +119,7 @@ class _Speech:
 
     def say(self, part: str, start: int, end: int) -> None:
         """Add a pause or words, for ``[start, end)`` of the folded text."""
-        if part in PAUSES:
+        if part in _STRENGTH:
             if part == "." and len(self._spans) == 1 and self._parts[-1] in abbreviations.ITEMS:
                 part = ","  # "a. word" would be an item of a list if it were read again
             if self._spans and _STRENGTH[part] >= _STRENGTH.get(self._pause, -1):
