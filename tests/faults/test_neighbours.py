@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from typing import Any
 
 import httpx
 import pytest
@@ -125,6 +126,31 @@ async def test_empty_or_unfinished_text_does_not_hold_slot() -> None:
             await other.send("text.append", context_id="d", text="My turn at last.")
             await other.send("context.end", context_id="d")
             assert (await other.until("context.done"))["reason"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [("context.flush", {"flush_id": "f"}), ("context.end", {})]
+)
+async def test_unfinished_text_of_context_without_slot_is_not_spoken(
+    kind: str, more: dict[str, str]
+) -> None:
+    async with gateway(FakeTalker(capacity=1), slot_rest_s=0.001) as served:
+        url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"
+        async with client(url) as silent, client(url) as other, asyncio.timeout(PATIENCE_S):
+            await silent.create("c")
+            await silent.send("text.append", context_id="c", text="and")
+            news: Any = {}
+            while news.get("type") != "context.created":
+                await other.send("context.create", context_id="d", max_lead_ms=1000)
+                news = await other.next()
+            await other.send("text.append", context_id="d", text=80 * "long " + ". ")
+            await other.until("audio.started")
+            await silent.send(kind, context_id="c", **more)
+            refused = await silent.error()
+            assert (refused["code"], refused["context_id"]) == ("overloaded", "c")
+            assert refused["retry_after_ms"]
+            assert (await silent.until("context.done"))["reason"] == "error"
+            assert served.runtime.admission.active == 1
 
 
 async def test_freed_slot_goes_to_refused_client() -> None:
