@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
 from typing import Protocol
 
 from service.auth.caller import ANYBODY, Caller
@@ -150,7 +149,7 @@ class Admission:
         share = math.ceil(round(self._max_share * slots, 6))
         most = max(1, share) if self._max_share < 1 else math.inf
         own: list[Lease] = []
-        mine = (lease for lease in self._leases if lease.caller.client == client)
+        mine = {lease for lease in self._leases if lease.caller.client == client}
         if held >= most and not (own := self._resting(mine, int(held + 1 - most), now)):
             message = f"This client has {held} at once, which is all that one client may have."
             raise CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=1000)
@@ -185,12 +184,13 @@ class Admission:
         waiting = sum(self._held[one] < part for one in self._waiting)
         return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
-    def _resting(self, leases: Iterable[Lease], count: int, now: float) -> list[Lease]:
+    def _resting(self, leases: set[Lease], count: int, now: float) -> list[Lease]:
         """Return ``count`` resting slots of ``leases``, or none if there are fewer. Those of the
-        client with most slots come first, the longest resting before the others.
+        client with most of ``leases`` come first, the longest resting before the others.
         """
+        held = Counter(lease.caller.client for lease in leases)
         found = [
-            (self._held[lease.caller.client], resting_s, id(lease), lease)
+            (held[lease.caller.client], resting_s, id(lease), lease)
             for lease in leases
             if (resting_s := lease.resting_s(now)) >= self._rest_s
         ]

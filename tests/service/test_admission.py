@@ -294,11 +294,12 @@ def test_resting_slot_goes_to_other_client(monkeypatch: pytest.MonkeyPatch) -> N
 def test_client_with_full_share_gets_slot_while_all_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, admission = Clock(monkeypatch), Admission(8, max_share=0.25, rest_s=5.0)
     leases = [admission.acquire(caller) for caller in (ANN, BEN, CAT, DAN) for _ in range(2)]
-    for lease in leases:
-        lease.user = Rests(clock.now)
+    clock.now += 1.0
+    for number, lease in enumerate(leases):
+        lease.user = Rests(clock.now - (number < 2))  # its own rest longest
     clock.now += 5.0
     admission.acquire(ANN)
-    # one of its own, and one to be kept free for other clients
+    # one of its own, and one of a client with more slots to be kept free for others
     assert sum(lease.is_held for lease in leases[:2]) == 1
     assert admission.active == 7
 
