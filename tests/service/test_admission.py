@@ -208,6 +208,17 @@ def test_client_that_got_its_slots_is_kept_none(monkeypatch: pytest.MonkeyPatch)
     admission.acquire(ANN)  # the other slot is left for other clients
 
 
+def test_client_refused_with_its_full_share_is_kept_none() -> None:
+    admission = Admission(3)
+    admission.acquire(ANN)
+    leases = [admission.acquire(BEN) for _ in range(2)]
+    assert code_of_refusal(admission, BEN) is ErrorCode.OVERLOADED
+    for lease in leases:
+        lease.release()
+    for _ in range(2):
+        admission.acquire(ANN)
+
+
 def test_client_without_slots_gets_last_one_however_many_clients_have_asked() -> None:
     admission = Admission(4)
     many = [replace(ANYBODY, network=f"192.0.2.{number}") for number in range(20)]
