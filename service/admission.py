@@ -12,7 +12,6 @@ from service.auth.limits import Accounts
 from streaming.capacity import Capacity, RetryAfter
 from streaming.errors import CapacityError, ErrorCode
 
-_LEAST_HINT_MS = 50
 #: Seconds after its retry hint for which a slot is kept for a refused client.
 _GRACE_S = 2.0
 #: Seconds after its last request for which a client counts as present; clients remembered.
@@ -141,8 +140,6 @@ class Admission:
             self._accounts.require_context(caller, self.capacity)
         client = caller.client
         self._note_asked(client, now)
-        if not self._leases:
-            return []
         slots = self._slots([speed, *(lease.speed for lease in self._leases)], now)
         held = self._held[client]
         # rounded because 0.55 * 100 is more than 55
@@ -164,7 +161,7 @@ class Admission:
         hint_s = self._retry_after.estimate_s(ages_s, excess, now)
         if held < part:
             self._waiting[client] = now + hint_s + _GRACE_S
-        hint_ms = max(_LEAST_HINT_MS, round(1000 * hint_s))
+        hint_ms = round(1000 * hint_s)
         message = "The server is at its capacity."
         raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=hint_ms)
 
