@@ -235,7 +235,7 @@ class WordTracker:
         if not cut_off:
             self._begins += [end] * (len(self._words) - len(self._begins))
         count = len(self._begins)
-        self._begins = [min(begin, end) for begin in self._begins] + [end]
+        self._begins.append(end)
         return self._tell(count)
 
     def _tell(self, count: int) -> list[WordTiming]:
