@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -373,3 +374,25 @@ async def test_cancel_revokes_report_of_flush_with_audio() -> None:
         await rig.take()  # audio.started
         rig.context.cancel()
         assert rig.outbox.is_empty
+
+
+async def test_silence_begins_once_all_audio_is_played_and_no_work_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ContextDriver, "is_idle", True)
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE))
+        context = rig.context
+        assert context.silent_s(time.monotonic() + 100.0) == 0.0  # nothing was said yet
+        rig.audio(2 * RATE, first=True)
+        dry_at = context._clock.dry_at
+        assert context.audio_s == 2.0
+        assert context.unplayed_s(dry_at - 0.5) == pytest.approx(0.5)
+        assert context.unplayed_s(dry_at + 0.5) == 0.0
+        assert context.silent_s(dry_at - 0.5) == 0.0
+        assert context.silent_s(dry_at + 3.0) == pytest.approx(3.0)
+        context.touch(dry_at + 1.0)
+        assert context.silent_s(dry_at + 3.0) == pytest.approx(2.0)
+        monkeypatch.setattr(ContextDriver, "is_idle", False)
+        assert context.silent_s(dry_at + 3.0) == 0.0
+        context.close()
