@@ -170,6 +170,13 @@ def test_last_pause_before_next_word_is_the_one_between_them() -> None:
     assert [(w.start_ms, w.end_ms) for w in told] == [(0.0, 440.0), (680.0, 1200.0)]
 
 
+def test_pause_moves_only_the_word_after_it() -> None:
+    text = "so one, two"
+    told = follow(spoken([0.0, 5.0, 18.6], 30, text), sound(30, (44, 68)), [12, 24], text=text)
+    assert [word.start_ms for word in told] == pytest.approx([0.0, 200.0, 680.0], abs=5)
+    assert told[1].end_ms == 440.0
+
+
 @pytest.mark.parametrize(
     ("pause", "second", "begin_ms"),
     [
