@@ -28,7 +28,7 @@ from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
 from service.transport.http_response import OutputQueue
-from streaming.errors import TalkwireError
+from streaming.errors import TalkwireError, internal_error
 from streaming.events import CancelAsked, Cancelled, Done, Event, Flushed, SendAudio, UtteranceEnded
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import AudioFlags, AudioHeader
@@ -313,6 +313,21 @@ async def test_utterance_that_ended_after_its_audio_is_sent_without_a_flush(
         taken = [outputs._outputs.get_nowait() for _ in range(outputs._outputs.qsize())]
         assert sum(len(out.packets) for out in taken if isinstance(out, Audio)) == packets
         rig.context.close()
+
+
+@pytest.mark.parametrize(("error", "packets"), [(None, 3), (internal_error(), 2)])
+async def test_encoder_is_not_flushed_after_an_error(
+    error: TalkwireError | None, packets: int
+) -> None:
+    """Else a file that broke off would look complete."""
+    outputs = OutputQueue(RATE)
+    async with asyncio.TaskGroup() as tasks:
+        rig = Rig(tasks, wire.AudioOptions(Encoding.PCM_S16LE, RATE, 20), outputs)
+        rig.audio(RATE // 20, first=True)
+        rig.context.on_done(Done("error" if error else "complete", REPORT, error))
+        taken = [outputs._outputs.get_nowait() for _ in range(outputs._outputs.qsize())]
+    assert sum(len(out.packets) for out in taken if isinstance(out, Audio)) == packets
+    assert taken[-1] == Done("error" if error else "complete", REPORT, error)
 
 
 async def test_output_queue_room_includes_audio_in_encoder() -> None:
