@@ -13,6 +13,7 @@ from service.auth.authenticator import MAX_TTL_S, TokenSigner
 from service.auth.keys import KeyFileError, Scope
 from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
+from tests.service.live import until
 from tests.service.memory import Refused, Served, served
 
 SPEECH = "/v1/audio/speech"
@@ -168,8 +169,10 @@ async def test_token_is_refused_after_its_key_is_revoked(tmp_path: Path) -> None
     keys = write_keys(path, entry("all", "acme", *Scope))
     async with served(api_keys_file=keys) as service:
         token = await grant(service, "deepgram", "all")
-        write_keys(path, entry("all", "acme", *Scope, revoked_at="2026-01-01T00:00:00+00:00"))
-        await service.runtime.authority._reload(path, True)
+        revoked = entry("all", "acme", *Scope, revoked_at="2026-01-01T00:00:00+00:00")
+        write_keys(path, revoked, entry("new", "acme"), entry("newer", "acme"))
+        service.runtime.authority.reload_soon()
+        await until(lambda: service.runtime.authority.key_count > 1)
         answer = await service.http.post(SPEECH, json=PCM, headers=bearer_of(token))
         assert answer.status_code == 401
 
