@@ -36,7 +36,7 @@ _ABBREVIATIONS = """
     jr sr esq ph.d phd vs viz cf al etc approx appt dept est ext inc ltd co corp bros assn
     univ ave blvd rd hwy ste misc tel temp incl excl govt messrs
     jan feb apr jun jul aug sept sep oct nov dec
-    civ crim evid pkg pkgs doz msg msgs mgr cllr
+    civ crim evid pkg pkgs doz msg msgs cllr
     mme mlle mgr sra srta dra ud uds núm pág dña bzw ca vgl usw evtl ggf inkl str tlf bl.a
     г-н им ул стр руб тыс млн млрд
 """
