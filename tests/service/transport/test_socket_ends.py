@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
@@ -18,11 +19,23 @@ from service.transport import websocket as socket
 from service.transport.uvicorn_protocols import WebSocketProtocol
 from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import TEXT
-from tests.service.live import Client, append, client, gateway, until, write
+from tests.service.live import Client, Gateway, append, client, gateway, until, write
 from tests.service.memory import served
 
 #: Settings under which one text gives more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
+
+
+@contextlib.asynccontextmanager
+async def unread_speech(server: Gateway) -> AsyncIterator[ClientConnection]:
+    """Connect a client that has a long text spoken and reads nothing of it."""
+    async with connect(server.url, compression=None, max_queue=1, close_timeout=0.1) as stalled:
+        c = Client(stalled)
+        await c.next()
+        await c.create(max_lead_ms=10**7)
+        stalled.transport.pause_reading()
+        await c.send("text.append", context_id="c", text=TEXT * 4)
+        yield stalled
 
 
 async def rest(c: Client) -> list[dict[str, Any]]:
@@ -193,13 +206,8 @@ async def test_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatc
     limits: dict[str, Any] = {"slow_consumer_s": 0.5, "max_lead_ms": 10**7}
     async with (
         gateway(talker, **limits) as server,
-        connect(server.url, compression=None, max_queue=1, close_timeout=0.1) as stalled,
+        unread_speech(server) as stalled,
     ):
-        c = Client(stalled)
-        await c.next()
-        await c.create(max_lead_ms=10**7)
-        stalled.transport.pause_reading()
-        await c.send("text.append", context_id="c", text=TEXT * 4)
         async with asyncio.timeout(40):
             await lost.wait()
         assert stalled.close_code is None  # the client did not close the socket
@@ -220,13 +228,8 @@ async def test_server_can_end_while_client_that_has_closed_has_not_read_everythi
     monkeypatch.setattr(WebSocketProtocol, "pause_writing", note)
     async with (
         gateway(FakeTalker(frames_per_character=100), max_lead_ms=10**7) as server,
-        connect(server.url, compression=None, max_queue=1, close_timeout=0.1) as stalled,
+        unread_speech(server) as stalled,
     ):
-        c = Client(stalled)
-        await c.next()
-        await c.create(max_lead_ms=10**7)
-        stalled.transport.pause_reading()
-        await c.send("text.append", context_id="c", text=TEXT * 4)
         await until(lambda: choked)
         stalled.transport.write(Frame(Opcode.CLOSE, b"").serialize(mask=True))
         await until(lambda: choked[0].transport.is_closing())
