@@ -32,6 +32,15 @@ def _port(server: Server) -> int:
     return port
 
 
+def _service(server: Server, backoff_s: float) -> TalkwireTTSService:
+    """Return a service that waits ``backoff_s`` between its attempts to reconnect."""
+    return TalkwireTTSService(
+        url=f"ws://127.0.0.1:{_port(server)}/",
+        reconnect_backoff_min_wait=backoff_s,
+        reconnect_backoff_max_wait=backoff_s,
+    )
+
+
 async def test_turn_between_reconnect_attempts_is_spoken() -> None:
     class Slow(Script):
         go = asyncio.Event()
@@ -42,11 +51,7 @@ async def test_turn_between_reconnect_attempts_is_spoken() -> None:
 
     script = Slow()
     server = await _serve(script)
-    tts = TalkwireTTSService(
-        url=f"ws://127.0.0.1:{_port(server)}/",
-        reconnect_backoff_min_wait=1.0,
-        reconnect_backoff_max_wait=1.0,
-    )
+    tts = _service(server, backoff_s=1.0)
     async with conversation(tts) as talk:
         port = _port(server)
         server.close()
@@ -98,11 +103,7 @@ async def test_turn_that_a_lost_connection_cuts_off_is_reported_once() -> None:
 async def test_reconnect_continues_after_many_failed_attempts() -> None:
     script = Script()
     server = await _serve(script)
-    tts = TalkwireTTSService(
-        url=f"ws://127.0.0.1:{_port(server)}/",
-        reconnect_backoff_min_wait=0.05,
-        reconnect_backoff_max_wait=0.05,
-    )
+    tts = _service(server, backoff_s=0.05)
     async with conversation(tts) as talk:
         port = _port(server)
         server.close()
@@ -218,11 +219,7 @@ async def test_turn_of_lost_connection_ends_if_a_text_reconnects_first() -> None
 async def test_turns_without_server_do_not_end_reconnection() -> None:
     script = Script()
     server = await _serve(script)
-    tts = TalkwireTTSService(
-        url=f"ws://127.0.0.1:{_port(server)}/",
-        reconnect_backoff_min_wait=0.05,
-        reconnect_backoff_max_wait=0.05,
-    )
+    tts = _service(server, backoff_s=0.05)
     async with conversation(tts) as talk:
         port = _port(server)
         server.close()
