@@ -6,7 +6,8 @@
 
 The estimates, the schedules and the admission are the service's own; talker, codec and listeners
 are simulated (``benchmarks.simulated_service``). TTFA is counted from the talker's first step; a
-gap is any silence at a listener.
+gap is any silence at a listener. In the last columns another process takes part of the processor's
+time in bursts of 5 to 100 ms, as on shared hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.report import failing
 from benchmarks.simulated_service import Machine, Service, Stream
+from loadtest.program import failing
 
 #: The table's machines: (name, machine, maximum number of contexts).
 MACHINES = (
@@ -28,14 +29,20 @@ MACHINES = (
 )
 
 
+#: Share of the processor's time that another process takes.
+STOLEN = 0.3
+
+
 def carried(machine: Machine, ceiling: int) -> float:
     """Number of streams that the machine carries."""
     return min(ceiling, machine.carries(), machine.carries_codec())
 
 
-def under_load(machine: Machine, ceiling: int, share: float, seed: int) -> Service:
+def under_load(
+    machine: Machine, ceiling: int, share: float, seed: int, stolen: float = 0.0
+) -> Service:
     """Run a minute of random arrivals that would keep this share of its capacity busy."""
-    service = Service(machine, seed, ceiling)
+    service = Service(machine, seed, ceiling, stolen=stolen)
     service.run(service.now + 60, share * carried(machine, ceiling) / 6)
     return service
 
@@ -44,9 +51,12 @@ def bursts(machine: Machine, ceiling: int, seed: int) -> Service:
     """Run a minute at 30 % of its capacity, with an additional burst about every ten seconds of as
     many utterances as it carries.
     """
-    service, many = Service(machine, seed, ceiling), int(carried(machine, ceiling))
-    rng, began = service.rng, service.now
-    burst_at, next_at = began + 3, began
+    service = Service(machine, seed, ceiling)
+    many = int(carried(machine, ceiling))
+    rng = service.rng
+    began = service.now
+    burst_at = began + 3
+    next_at = began
     while service.now < began + 60:
         while next_at <= service.now:
             service.offer(rng.randrange(50, 250))
@@ -71,11 +81,15 @@ def summary(streams: Sequence[Stream], refused: int) -> str:
 def simulate(seed: int) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
     shares = (0.05, 0.25, 0.5, 0.9, 3.0)
-    yield "| machine | carries | " + " | ".join(f"{x:.0%}" for x in shares) + " | bursts |"
-    yield "|---|---|" + "---|" * (len(shares) + 1)
+    beside = (0.05, 0.5)
+    heads = [f"{x:.0%}" for x in shares] + ["bursts"]
+    heads += [f"{x:.0%}, {STOLEN:.0%} stolen" for x in beside]
+    yield "| machine | carries | " + " | ".join(heads) + " |"
+    yield "|---|---|" + "---|" * len(heads)
     for name, machine, ceiling in MACHINES:
         runs = [under_load(machine, ceiling, share, seed) for share in shares]
         runs.append(bursts(machine, ceiling, seed))
+        runs += [under_load(machine, ceiling, share, seed, STOLEN) for share in beside]
         cells = " | ".join(summary(run.closed, len(run.refused)) for run in runs)
         yield f"| {name} | {carried(machine, ceiling):.0f} | {cells} |"
 

@@ -19,7 +19,10 @@ import numpy as np
 import torch
 
 from benchmarks.random_weights import random_decoder
-from benchmarks.report import (
+from codec.families.higgs.checkpoint import open_higgs
+from codec.family import CheckpointError, DeviceError
+from codec.memory import keep_freed_memory
+from loadtest.program import (
     bounded,
     environment,
     failing,
@@ -28,9 +31,6 @@ from benchmarks.report import (
     print_facts,
     write_json,
 )
-from codec.families.higgs.checkpoint import open_higgs
-from codec.family import CheckpointError, DeviceError
-from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
@@ -112,8 +112,10 @@ def measure_streaming(
 ) -> tuple[float, list[Figure]]:
     """Time one-shot decoding and all cases in turn. Returns one-shot ms per frame, and results."""
     codes = _codes(decoder, ONE_SHOT_FRAMES)
-    works = [_work(decoder, case) for case in CASES]
-    once, ratios, seconds = [], [list[float]() for _ in CASES], [list[float]() for _ in CASES]
+    works = [window_work(decoder, case) for case in CASES]
+    once = []
+    ratios = [list[float]() for _ in CASES]
+    seconds = [list[float]() for _ in CASES]
     for number in range(rounds + 1):
         base = _seconds(clock, lambda: decoder.decode([codes])) / ONE_SHOT_FRAMES
         times = [_seconds(clock, work) for work in works]
@@ -136,7 +138,8 @@ def measure_batches(
     """Time 1, 2, 4 and 8 windows that are decoded together, in milliseconds per window."""
     results = []
     for case in BATCH_CASES:
-        window, milliseconds = _window(decoder, case), []
+        window = _window(decoder, case)
+        milliseconds = []
         for rows in BATCHES:
             work = partial(decoder.decode_windows, [window] * rows)
             work()
@@ -160,7 +163,8 @@ def batch_table(batches: Sequence[tuple[Case, list[float]]]) -> str:
     return markdown_table(head, rows)
 
 
-def _work(decoder: CodecDecoder, case: Case) -> Callable[[], object]:
+def window_work(decoder: CodecDecoder, case: Case) -> Callable[[], object]:
+    """Return a function that decodes one window."""
     window = _window(decoder, case)
     if case.mode == "window":
         return lambda: window.trim(decoder.decode([window.codes])[0])

@@ -1,11 +1,11 @@
 """Throughput of the codec: ``python -m benchmarks.codec_throughput --device cuda``.
 
-Prints seconds of audio per second for steady windows (the codec's own left context, and lookahead 4
-if it uses any) at several chunk and batch sizes, of a model's codec or, with ``--full-size``, of a
-family's published sizes with random weights. On a GPU it runs with graphs, if the codec has them,
-and without; a batch is timed from the codes on the host to the samples on the host. On a CPU there
-are no graphs, and a single thread is timed by its own clock, which stops while other processes use
-the core.
+Prints seconds of audio per second at several chunk and batch sizes, for steady windows (the codec's
+own left context, and lookahead 4 if it uses any) or, with a codec that keeps states, for whole
+streams: of a model's codec or, with ``--full-size``, of a family's published sizes with random
+weights. On a GPU it runs with graphs and without; a batch is timed from the codes on the host to
+the samples on the host. On a CPU there are no graphs, and a single thread is timed by its own
+clock, which stops while other processes use the core.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import cycle
 
 import numpy as np
 import torch
 
 from benchmarks.random_weights import random_decoder
-from benchmarks.report import (
+from codec.batching import BatchLimits
+from codec.families import open_codec
+from codec.family import CheckpointError, DeviceError, StatefulDecoder
+from codec.graphs import LaidOutDecoder, choose_device, graphed, recorder_for
+from codec.layers import set_tf32
+from codec.memory import keep_freed_memory
+from codec.snake import use_kernel
+from codec.stream_decoder import StreamDecoder
+from codec.stream_graphs import stream_graphed
+from loadtest.program import (
     bounded,
     environment,
     failing,
@@ -30,18 +39,17 @@ from benchmarks.report import (
     print_facts,
     write_json,
 )
-from codec.batching import BatchLimits
-from codec.families import open_codec
-from codec.family import CheckpointError, DeviceError
-from codec.graphs import CudaRecorder, GraphDecoder, LaidOutDecoder, choose_device, graphed
-from codec.layers import set_precision
-from codec.memory import keep_freed_memory
 from streaming.ports import CodecDecoder
-from streaming.window import DecodeWindow
+from streaming.spec import Codes
+from streaming.window import DecodeWindow, SlidingWindowChunker
 
 _LOOKAHEAD = 4
-#: Minimum duration and number of timings.
-_LEAST_S, _TIMES = 0.2, 5
+#: Minimum duration of a timing.
+_LEAST_S = 0.2
+#: Number of timings.
+_TIMES = 5
+#: Least length of a stream.
+_STREAM_FRAMES = 100
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.codec_throughput", description=__doc__)
     parser.add_argument("--model", default="embedded/checkpoint", help="a folder or a hub id")
     parser.add_argument("--full-size", action="store_true", help="random full-size weights")
-    parser.add_argument("--family", choices=("higgs", "fish_s2"), default="higgs")
+    parser.add_argument("--family", choices=("higgs", "fish_s2", "qwen3_tts"), default="higgs")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--batches", nargs="+", type=bounded(int, 1), default=[1, 2, 4, 8])
     parser.add_argument("--chunks", nargs="+", type=bounded(int, 1), default=[5, 25, 50])
@@ -70,8 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     device = choose_device(options.device)
     torch.set_num_threads(options.threads)
-    set_precision()
+    set_tf32(False)
     keep_freed_memory()
+    has_kernel = use_kernel(device)
     decoder = (
         random_decoder(device, options.family)
         if options.full_size
@@ -87,19 +96,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts = environment() | {"codec": name, "threads": str(options.threads)}
     if device != "cpu":
         facts |= {"device": torch.cuda.get_device_name(device)}
-        facts |= {"captures": f"{captured_s:.1f} s"}
+        facts |= {"captures": f"{captured_s:.1f} s", "Snake kernel": str(has_kernel)}
     print_facts(facts)
     print(table(figures, options.batches))
     write_json(options.json, {"environment": facts, "figures": [asdict(one) for one in figures]})
 
 
-def ways_of(decoder: CodecDecoder, device: str, most: int) -> dict[str, CodecDecoder]:
+def ways_of(decoder: CodecDecoder, device: str, max_rows: int) -> dict[str, CodecDecoder]:
     """Return the ways to decode on ``device``, by name; only one on a GPU where captures fail."""
     ways: dict[str, CodecDecoder] = {"eager": decoder}
-    if torch.device(device).type == "cuda" and isinstance(decoder, LaidOutDecoder):
-        made = graphed(decoder, BatchLimits(rows=most), CudaRecorder(device))
-        if isinstance(made, GraphDecoder):
-            ways["graphs"] = made
+    recorder = recorder_for(device)
+    if recorder is not None:
+        limits = BatchLimits(rows=max_rows)
+        recorded: CodecDecoder = decoder
+        if isinstance(decoder, StreamDecoder):
+            recorded = stream_graphed(decoder, limits, recorder)
+        elif isinstance(decoder, LaidOutDecoder):
+            recorded = graphed(decoder, limits, recorder)
+        if recorded is not decoder:
+            ways["graphs"] = recorded
     return ways
 
 
@@ -114,27 +129,53 @@ def measure(
     for way, decoder in ways.items():
         for chunk in chunks:
             for batch in batches:
-                seconds = seconds_of(decoder, windows(decoder, chunk, batch), clock)
+                stateful = isinstance(decoder, StatefulDecoder)
+                batches_in_turn = streams if stateful else windows
+                seconds = seconds_of(decoder, batches_in_turn(decoder, chunk, batch), clock)
                 audio = batch * chunk * decoder.spec.frame_s
                 figures.append(Figure(way, chunk, batch, audio / seconds, 1000 * seconds))
     return figures
 
 
-def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[DecodeWindow]:
-    """Make ``batch`` windows of random codes."""
-    spec, rng = decoder.spec, np.random.default_rng(chunk)
+def windows(decoder: CodecDecoder, chunk: int, batch: int) -> list[list[DecodeWindow]]:
+    """Make one batch of windows of random codes."""
+    spec = decoder.spec
     left, lookahead = spec.left_frames, min(_LOOKAHEAD, spec.right_frames)
-    shape = (batch, spec.num_codebooks, left + chunk + lookahead)
-    sizes = np.array(spec.codebook_sizes)[:, None]
-    codes = rng.integers(0, sizes, shape).astype(np.int16)
-    return [DecodeWindow(one, left, chunk, lookahead, left) for one in codes]
+    codes = _codes(decoder, chunk, batch, left + chunk + lookahead)
+    return [[DecodeWindow(one, left, chunk, lookahead, left) for one in codes]]
+
+
+def streams(decoder: CodecDecoder, chunk: int, batch: int) -> list[list[DecodeWindow]]:
+    """Make the batches of whole streams of random codes in order, so that a decoder with states has
+    them.
+    """
+    spec = decoder.spec
+    turns = []
+    for codes in _codes(decoder, chunk, batch, max(_STREAM_FRAMES, 4 * chunk) // chunk * chunk):
+        chunker = SlidingWindowChunker(spec.left_frames, spec.history_frames)
+        chunker.push(np.ascontiguousarray(codes.T))
+        chunker.finish()
+        turns.append([chunker.take(chunk, 0) for _ in range(codes.shape[1] // chunk)])
+    return [list(together) for together in zip(*turns, strict=True)]
+
+
+def _codes(decoder: CodecDecoder, seed: int, batch: int, frames: int) -> list[Codes]:
+    sizes = np.array(decoder.spec.codebook_sizes)[:, None]
+    shape = (batch, len(sizes), frames)
+    return list(np.random.default_rng(seed).integers(0, sizes, shape).astype(np.int16))
 
 
 def seconds_of(
-    decoder: CodecDecoder, work: list[DecodeWindow], clock: Callable[[], float]
+    decoder: CodecDecoder, turns: Sequence[list[DecodeWindow]], clock: Callable[[], float]
 ) -> float:
-    """Return the seconds of one batch, the median of several timings without the first run."""
-    decode = partial(decoder.decode_windows, work)
+    """Return the seconds of one batch, the median of several timings without the first run. The
+    batches take turns.
+    """
+    work = cycle(turns)
+
+    def decode() -> None:
+        decoder.decode_windows(next(work))
+
     decode()
     once_s = median_seconds(decode, 1, 1, clock=clock)
     repeats = max(1, round(_LEAST_S / max(once_s, 1e-6)))

@@ -1,13 +1,13 @@
 """Effect of 8 and 4 bits on the talker's codes: ``python -m benchmarks.quantisation``.
 
-``talker.reference`` speaks some sentences in float32. Then each scheme computes the odds of the
-same rows, teacher-forced. The results are the share of best codes that differ from float32's, and
-the odds' distance from float32's (Kullback-Leibler, in nats per code, at temperature 1). Schemes
-are simulated by rounding weights and inputs to the reduced number of bits, as the real kernels do;
-``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8 checkpoints are the
-same), ``int4`` is that of ``talker.pack``, the others show the effect of their parts.
-``--quantised FOLDER`` compares the weights that such a copy of the model stores. Speed is measured
-with the real kernels, by ``benchmarks.talker_steps --model FOLDER``.
+``benchmarks.reference_talker`` speaks some sentences in float32. Then each scheme computes the odds
+of the same rows, teacher-forced. The results are the share of best codes that differ from
+float32's, and the odds' distance from float32's (Kullback-Leibler, in nats per code, at temperature
+1). Schemes are simulated by rounding weights and inputs to the reduced number of bits, as the real
+kernels do; ``int8`` and ``fp8`` are the presets of the setting ``talker_quantization`` (fp8
+checkpoints are the same), ``int4`` is that of ``talker.pack``, the others show the effect of their
+parts. ``--quantised FOLDER`` compares the weights that such a copy of the model stores. Speed is
+measured with the real kernels, by ``benchmarks.talker_steps --model FOLDER``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.report import (
+from benchmarks.reference_talker import Chance, ReferenceTalker
+from loadtest.program import (
     bounded,
     environment,
     failing,
@@ -31,14 +32,12 @@ from benchmarks.report import (
     print_facts,
     write_json,
 )
-from embedded.front_ends import FRONT_ENDS
 from streaming.spec import Codes
-from talker.checkpoint import open_checkpoint
+from talker.checkpoint import choose_front_end, open_checkpoint
 from talker.pack import BITS, GROUP
-from talker.reference import Chance, ReferenceTalker
 from talker.shape import CheckpointError
-from talker.text_front_end import choose_front_end
 from talker.weights import weight_files
+from text.registry import FRONT_ENDS
 
 SENTENCES = (
     "The morning train was late again, so we walked along the river.",
@@ -124,6 +123,7 @@ class FakeQuantTalker(ReferenceTalker):
         if scheme.head:
             flat = scheme.weight(self._weights[_CODE_EMBEDDING])
             self._embedding = flat.view(self._embedding.shape)
+            self._head = self._embedding
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         return super()._linear(self._inputs(x) if self._inputs else x, name)
@@ -137,7 +137,8 @@ class StoredTalker(FakeQuantTalker):
         for file in weight_files(folder):
             stored = load_file(file)
             for name in [n for n in stored if n.endswith("_proj.weight_scale")]:
-                weight, scale = name.removesuffix("_scale"), stored[name].float()
+                weight = name.removesuffix("_scale")
+                scale = stored[name].float()
                 if (packed := stored.get(f"{weight}_packed")) is not None:
                     self._weights[weight] = unpack(packed, scale)
                 else:
@@ -201,7 +202,8 @@ def speak(folder: Path, sentences: Sequence[str]) -> list[Spoken]:
     checkpoint = open_checkpoint(str(folder))
     prompts = checkpoint.prompt_builder(4096)
     front_end = choose_front_end(checkpoint.text_frontend, FRONT_ENDS)
-    talker, spoken = ReferenceTalker(folder), []
+    talker = ReferenceTalker(folder)
+    spoken = []
     for seed, sentence in enumerate(sentences):
         ids = prompts.build(front_end(sentence).text if front_end else sentence).ids
         spoken.append(Spoken(ids, talker.speak(ids, _MOST_ROWS, Chance(seed)).rows))
@@ -215,12 +217,14 @@ def measure(
     exact = [odds(ReferenceTalker(folder), one) for one in spoken]
     figures = []
     for name, talker in talkers.items():
-        changed, distances = [], []
+        changed = []
+        distances = []
         for one, wanted in zip(spoken, exact, strict=True):
             got = odds(talker, one)
             changed.append(got.argmax(-1) != wanted.argmax(-1))
             distances.append((wanted.exp() * (wanted - got)).sum(-1))
-        kl, differs = torch.cat(distances).numpy(), torch.cat(changed)
+        kl = torch.cat(distances).numpy()
+        differs = torch.cat(changed)
         share = float(differs.float().mean())
         p99 = float(np.quantile(kl, 0.99))
         figures.append(Figure(name, len(kl), share, float(kl.mean()), p99))

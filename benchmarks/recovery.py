@@ -20,7 +20,7 @@ from statistics import median
 
 import psutil
 
-from benchmarks.report import (
+from loadtest.program import (
     bounded,
     environment,
     failing,
@@ -34,14 +34,16 @@ from loadtest.soak import served
 from talkwire_client import Client, ClientError, ServerError
 
 TEXT = "This is a long text, so that there is time for something to happen. " * 4
-_POLL_S, _GIVE_UP_S = 0.002, 120.0
+_POLL_S = 0.002
+_GIVE_UP_S = 120.0
 
 
 class Rig:
     """A running service, observed from outside."""
 
     def __init__(self, process: psutil.Process, port: int) -> None:
-        self._process, self._http = process, f"http://127.0.0.1:{port}"
+        self._process = process
+        self._http = f"http://127.0.0.1:{port}"
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
     async def get(self, path: str) -> str:
@@ -87,7 +89,8 @@ async def client_deaths(rig: Rig, count: int) -> list[float]:
     """Time from the SIGKILL of a client during its speech until no context, utterance or window is
     left.
     """
-    taken, chance = [], random.Random(1)
+    taken = []
+    chance = random.Random(1)
     say: list[str | Path] = [
         Path(sys.executable).with_name("talkwire"),
         "say",
@@ -118,7 +121,8 @@ async def client_deaths(rig: Rig, count: int) -> list[float]:
 
 async def cancels(rig: Rig, count: int) -> list[float]:
     """Time from a client's cancel during speech to its acknowledgement at the client."""
-    taken, chance = [], random.Random(2)
+    taken = []
+    chance = random.Random(2)
     async with Client(rig.url) as client:
         for _ in range(count):
             async with client.speak() as speech:
@@ -154,7 +158,7 @@ async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, 
     """Return the milliseconds until the client was told and until the service was ready again, and
     whether it was no longer ready when the client was told.
     """
-    told: float | None = None
+    error_ms: float | None = None
     async with Client(rig.url) as client, client.speak(TEXT) as speech:
         chunks = aiter(speech)
         await anext(chunks)
@@ -165,11 +169,11 @@ async def talker_death(rig: Rig, number: signal.Signals) -> tuple[float, float, 
                 pass
         except ServerError as error:
             if error.code == "engine_restarting" and error.retry_after_ms:
-                told = 1000 * (time.monotonic() - began)
+                error_ms = 1000 * (time.monotonic() - began)
     was_ready = await rig.is_ready()
-    if told is None:
-        raise RuntimeError("the client was not told")
-    return told, await rig.since(began, rig.is_ready), not was_ready
+    if error_ms is None:
+        raise RuntimeError("the client got no error")
+    return error_ms, await rig.since(began, rig.is_ready), not was_ready
 
 
 async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
@@ -187,8 +191,8 @@ async def measure(kills: int, rounds: int) -> dict[str, list[float]]:
                 found.setdefault(f"codec worker {name}: capacity back", []).append(back)
                 found.setdefault(f"codec worker {name}: utterances whole (1)", []).append(whole)
             for _ in range(rounds):
-                told, ready, gone = await talker_death(rig, number)
-                found.setdefault(f"talker {name}: client told", []).append(told)
+                error_ms, ready, gone = await talker_death(rig, number)
+                found.setdefault(f"talker {name}: client told", []).append(error_ms)
                 found.setdefault(f"talker {name}: ready again", []).append(ready)
                 found.setdefault(f"talker {name}: readiness gone (1)", []).append(gone)
             print(f"{name}: done", file=sys.stderr, flush=True)

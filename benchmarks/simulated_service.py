@@ -5,6 +5,7 @@ Talker, codec and listeners are simulated; a gap is any silence at a listener.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -20,6 +21,8 @@ from streaming.latency import PaceEstimator, StreamPace
 FRAME_S = 0.04
 #: Lead at which a stream is held back.
 _LEAD_S = 4.0
+#: Frames of left context, which cost as much as new ones here.
+_CONTEXT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +54,69 @@ class Machine:
         return mean * rng.lognormvariate(-(self.jitter**2) / 2, self.jitter)
 
 
+#: Shortest and longest time for which another process takes the processor.
+_BURST_S = 0.005, 0.1
+
+
+class Stolen:
+    """Another process, which takes ``share`` of the processor's time in bursts of 5 to 100 ms."""
+
+    def __init__(self, share: float, seed: int) -> None:
+        self._share = share
+        self._rng = Random(seed)
+        #: Of the bursts; the first is none.
+        self._starts, self._ends = [0.0], [0.0]
+
+    def wall_s(self, at: float, work_s: float) -> float:
+        """Return how long ``work_s`` of work takes from ``at`` on."""
+        if not self._share:
+            return work_s
+        end = at + work_s
+        index = bisect_right(self._ends, at)
+        while True:
+            while self._ends[-1] <= end:
+                self._extend()
+            if index == len(self._ends) or self._starts[index] >= end:
+                return end - at
+            end += self._ends[index] - max(self._starts[index], at)
+            index += 1
+
+    def _extend(self) -> None:
+        shortest, longest = _BURST_S
+        burst_s = shortest * (longest / shortest) ** self._rng.random()
+        free_s = burst_s * (1 - self._share) / self._share
+        self._starts.append(self._ends[-1] + self._rng.expovariate(1 / free_s))
+        self._ends.append(self._starts[-1] + burst_s)
+
+
 @dataclass
 class Stream:
     """One simulated utterance. Silence counts from ``dry_at``, as at a listener."""
 
+    #: When it began, in simulated seconds.
     began: float
+    #: Number of frames of the whole utterance.
     frames: int
     settings: ScheduleSettings
+    #: Estimate of its rows' pace.
     pace: StreamPace
     schedule: ChunkSchedule
+    #: Speed of the speech; a listener plays a frame in ``FRAME_S / speed``.
     speed: float = 1.0
+    #: Rows generated so far.
     rows: int = 0
+    #: Frames decoded so far.
     emitted: int = 0
+    #: Seconds of each underrun.
     gaps: list[float] = field(default_factory=list)
+    #: When its first chunk arrived.
     first_at: float | None = None
+    #: Whether the talker has paused it.
     held: bool = False
 
     @property
-    def made(self) -> bool:
-        """Whether the talker has made all rows."""
+    def is_generated(self) -> bool:
+        """Whether the talker has generated all rows."""
         return self.rows >= self.frames + self.settings.delay_rows
 
     @property
@@ -86,7 +133,7 @@ class Job(NamedTuple):
     stream: Stream
     new: int
     lookahead: int
-    asked_at: float
+    requested_at: float
     deadline: float
 
 
@@ -100,21 +147,35 @@ class Service:
         ceiling: int = 64,
         pace_estimator: type[PaceEstimator] = PaceEstimator,
         capacity: type[Capacity] = Capacity,
+        stolen: float = 0.0,
     ) -> None:
-        self.machine, self.rng = machine, Random(seed)
+        self.machine = machine
+        self.rng = Random(seed)
+        #: What talker and codec lose at the same time.
+        self.stolen = Stolen(stolen, seed)
         #: Factor by which a window takes longer than the estimates see.
         self.neighbour = 1.0
-        prior = PaceBounds(0.02, 0.1, 0.005, machine.window_s, machine.frame_s)
+        whole_s = machine.window_s + machine.frame_s * _CONTEXT
+        prior = PaceBounds(0.02, 0.1, 0.005, whole_s, machine.frame_s)
         self.capacity = capacity(CapacitySettings(FRAME_S, ceiling))
         self.pace = pace_estimator(FRAME_S, prior, self.capacity)
+        #: Simulated seconds.
         self.now = 0.0
+        #: Heap of timers: when, a number that breaks ties, the stream, and a finished job.
         self._wakes: list[tuple[float, int, Stream, Job | None]] = []
+        #: Heap of windows that wait for the codec.
         self._jobs: list[Job] = []
+        #: The window that is being decoded.
         self._decoding: Job | None = None
         self._numbers = count()
+        #: By the duration of a frame: bounds of the pace, the time of their computation, and the
+        #: number of streams at that time.
         self._known: dict[float, tuple[PaceBounds, float, int]] = {}
+        #: Streams that speak.
         self.open: list[Stream] = []
+        #: Streams that have ended.
         self.closed: list[Stream] = []
+        #: When streams were refused.
         self.refused: list[float] = []
         #: (time, open streams, slots) at each step.
         self.trace: list[tuple[float, int, int]] = []
@@ -130,7 +191,7 @@ class Service:
     def begin(self, frames: int, speed: float = 1.0) -> None:
         """Begin an utterance of ``frames`` frames."""
         settings = ScheduleSettings(
-            FRAME_S / speed, delay_rows=7, left_context_frames=10, incomplete_frames=2
+            FRAME_S / speed, delay_rows=7, left_context_frames=_CONTEXT, incomplete_frames=2
         )
         schedule = ChunkSchedule(settings, self._bounds(settings), expected_frames=frames)
         stream = Stream(self.now, frames, settings, self.pace.open(), schedule, speed)
@@ -148,10 +209,10 @@ class Service:
 
     def step(self) -> None:
         """Simulate one step of the talker, and the codec and timers during it."""
-        running = [s for s in self.open if not s.made and not s.held]
+        running = [s for s in self.open if not s.is_generated and not s.held]
         begin = sum(not stream.rows for stream in running)
         step_s = self.machine.step_s(len(running), begin, self.rng) if running else 0.01
-        until = self.now + step_s
+        until = self.now + self.stolen.wall_s(self.now, step_s)
         while self._wakes and self._wakes[0][0] <= until:
             self.now, _, stream, job = heappop(self._wakes)
             if job is not None:
@@ -165,7 +226,7 @@ class Service:
                 stream.pace.observe(1, self.now)
             if stream.rows > stream.settings.delay_rows:
                 stream.schedule.on_frames(1)
-            if stream.made:
+            if stream.is_generated:
                 stream.schedule.on_finished()
                 stream.pace.close()
             self._go_on(stream)
@@ -182,7 +243,7 @@ class Service:
         bounds, at, beside = self._known.get(settings.frame_s, (None, -inf, 0))
         if bounds is None or self.now - at > 0.2 or beside != live:
             windows = len(self._jobs) + (self._decoding is not None)
-            bounds = self.pace.bounds(settings, windows)
+            bounds = self.pace.bounds(settings, windows, self.now)
             self._known[settings.frame_s] = bounds, self.now, live
         return bounds
 
@@ -190,7 +251,7 @@ class Service:
         schedule = stream.schedule
         lead_s = schedule.dry_at - self.now
         held = lead_s >= _LEAD_S
-        if held and not stream.held and not stream.made:
+        if held and not stream.held and not stream.is_generated:
             stream.pace.pause()
             self._wake(stream, self.now + lead_s - _LEAD_S + 0.001)
         stream.held = held
@@ -219,15 +280,20 @@ class Service:
         if self._decoding is not None or not self._jobs:
             return
         job = self._decoding = heappop(self._jobs)
-        frames = min(10, job.stream.emitted) + job.new + job.lookahead
-        cost_s = self.machine.window_s + self.machine.frame_s * frames
-        slack_s = job.deadline - job.asked_at
-        self.pace.decode.observe(frames, self.now - job.asked_at, cost_s, slack_s)
-        self.capacity.codec.observe(job.new, cost_s, self.now)
-        self._wake(job.stream, self.now + cost_s * self.neighbour, job)
+        frames = job.new + job.lookahead
+        whole = min(_CONTEXT, job.stream.emitted) + frames
+        cost_s = self.machine.window_s + self.machine.frame_s * whole
+        wall_s = self.stolen.wall_s(self.now, cost_s)
+        slack_s = job.deadline - job.requested_at
+        waited_s = self.now - job.requested_at
+        now = self.now + wall_s
+        self.pace.decode.observe(frames, waited_s, wall_s, slack_s, busy_s=cost_s, now=now)
+        self.capacity.codec.observe(job.new, wall_s, self.now)
+        self._wake(job.stream, self.now + wall_s * self.neighbour, job)
 
     def _decoded(self, job: Job) -> None:
-        stream, schedule = job.stream, job.stream.schedule
+        stream = job.stream
+        schedule = job.stream.schedule
         gap_s = 0.0
         if stream.first_at is None:
             stream.first_at = self.now
@@ -266,6 +332,6 @@ class Service:
 
     def gap_free(self, since: float, until: float = inf) -> float:
         """Share of gap-free streams among those that began in this time."""
-        heard = [s for s in self.closed if since <= s.began < until]
-        assert len(heard) >= 10
-        return sum(not stream.gaps for stream in heard) / len(heard)
+        streams = [s for s in self.closed if since <= s.began < until]
+        assert len(streams) >= 10
+        return sum(not stream.gaps for stream in streams) / len(streams)

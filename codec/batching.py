@@ -29,7 +29,7 @@ _LET_PASS_S = 1.0
 #: A first window with more new frames is long; a first chunk has fewer.
 _LONG_FRAMES = 100
 #: New frames of the shortest pieces.
-_LEAST_PIECE = 5
+_MIN_PIECE = 5
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -69,9 +69,9 @@ class BatchLimits:
         """
         context = spec.left_frames + spec.right_frames
         affordable = (self.piece_seconds - cost.fixed_s) / max(cost.frame_s, 1e-9)
-        least = max(_LEAST_PIECE, context)
-        piece = min(self.piece_frames, max(least, int(affordable) - context))
-        saves = cost.fixed_s >= cost.frame_s * (context + _LEAST_PIECE)
+        smallest = max(_MIN_PIECE, context)
+        piece = min(self.piece_frames, max(smallest, int(affordable) - context))
+        saves = cost.fixed_s >= cost.frame_s * (context + _MIN_PIECE)
         return replace(self, piece_frames=piece, rows=self.rows if saves else 1)
 
 
@@ -84,8 +84,8 @@ def in_groups(
         groups.setdefault(key(item), []).append(index)
     results: dict[int, R] = {}
     for found, indices in groups.items():
-        made = run(found, [items[index] for index in indices])
-        results.update(zip(indices, made, strict=True))
+        outputs = run(found, [items[index] for index in indices])
+        results.update(zip(indices, outputs, strict=True))
     return [results[index] for index in range(len(items))]
 
 
@@ -113,20 +113,30 @@ class EqualShapes:
 
 @dataclass(slots=True)
 class Job:
-    """A window in the queue: its pieces, and the samples of those decoded. ``begins``: its stream
-    does not play yet.
-    """
+    """A window in the queue."""
 
     id: int
+    #: When its samples are needed; the earliest deadline is decoded first.
     deadline_s: float
+    #: When it was queued.
     received_s: float
+    #: Number of its frames, including contexts.
     frames: int
+    #: The window in parts, which are decoded one after another.
     pieces: list[DecodeWindow]
+    #: Whether it must not share a batch.
     alone: bool = False
+    #: Whether its stream does not play yet.
     begins: bool = False
+    #: The samples of the pieces decoded so far.
     samples: list[Samples] = field(default_factory=list)
+    #: When its first piece was taken; None before.
     started_s: float | None = None
+    #: Time that its batches took.
     decode_s: float = 0.0
+    #: The part of that time that was on the processor.
+    busy_s: float = 0.0
+    #: Number of windows in the largest of these batches.
     batch: int = 0
 
     @property
@@ -159,7 +169,9 @@ class DeadlineQueue:
         limits: BatchLimits,
         grouping: Grouping | None = None,
     ) -> None:
-        self._spec, self._cost, self._limits = spec, cost, limits
+        self._spec = spec
+        self._cost = cost
+        self._limits = limits
         self._grouping = grouping or EqualShapes()
         self._jobs: dict[int, Job] = {}
 
@@ -197,7 +209,8 @@ class DeadlineQueue:
         if not order:
             return []
         first, *others = order
-        batch, key = [first], self._grouping.key(first.next_piece)
+        batch = [first]
+        key = self._grouping.key(first.next_piece)
         if first.alone:
             return batch
         frames = self._grouping.frames(first.next_piece)
@@ -235,7 +248,8 @@ def cut(window: DecodeWindow, piece_frames: int, spec: CodecSpec) -> Iterator[De
     history before them. The pieces' samples in order are the window's.
     """
     count = -(-window.new_frames // piece_frames)
-    codes, before = window.codes, window.left_context
+    codes = window.codes
+    before = window.left_context
     if spec.history_frames and window.history is not None:
         codes = np.concatenate([window.history, codes], axis=1)
         before += window.history.shape[1]

@@ -76,13 +76,13 @@ class Buckets:
     def all(self) -> list[Bucket]:
         """Return all buckets, the largest first, so that smaller ones find enough memory."""
         kinds = (False,) if self.lookahead is None else (False, True)
-        made = [
+        buckets = [
             Bucket(length, rows, interior)
             for length in self.lengths
             for rows in self.rows
             for interior in kinds
         ]
-        return sorted(made, key=lambda b: (b.new_frames * b.rows, b.rows), reverse=True)
+        return sorted(buckets, key=lambda b: (b.new_frames * b.rows, b.rows), reverse=True)
 
     def length(self, new_frames: int) -> int | None:
         """The smallest length that holds ``new_frames``; None if none does."""
@@ -134,7 +134,8 @@ class Buckets:
                 row.reshape(len(needed), -1)[:, -needed.shape[1] :] = needed
             return
         for window, row in zip(windows, rows, strict=False):
-            left, lookahead = min(window.left_context, self.left), min(window.lookahead, self.right)
+            left = min(window.left_context, self.left)
+            lookahead = min(window.lookahead, self.right)
             first = window.left_context - left
             end = window.left_context + window.new_frames + lookahead
             codes = row[:-2].reshape(window.codes.shape[0], -1)

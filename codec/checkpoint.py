@@ -46,6 +46,15 @@ def biased(name: str, *weight: int, outputs: int | None = None) -> Shapes:
     return {f"{name}.weight": weight, f"{name}.bias": (outputs or weight[0],)}
 
 
+def convnext_shapes(name: str, dim: int, kernel: int = 7) -> Shapes:
+    """Return the shapes of a ConvNeXt block (``codec.layers.ConvNeXt``)."""
+    wide = 4 * dim
+    shapes = biased(f"{name}.dwconv.conv", dim, 1, kernel)
+    shapes |= biased(f"{name}.norm", dim) | {f"{name}.gamma": (dim,)}
+    shapes |= biased(f"{name}.pwconv1", wide, dim)
+    return shapes | biased(f"{name}.pwconv2", dim, wide)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
     """The safetensors files of a folder.

@@ -17,9 +17,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from codec.family import ClipEncoder, ClipError
-from codec.messages import Encode, Encoded, Encoding, Failed, FailureReason, samples_of
+from codec.family import ClipError, Encoder
+from codec.messages import (
+    Encode,
+    Encoding,
+    Failed,
+    FailureReason,
+    encoded_message,
+    samples_of,
+)
+from codec.precision import Precision
 from ipc.child import LinkClosed
+from streaming.spec import Codes, SpeakerVector
 
 log = logging.getLogger(__name__)
 _LOWEST_PRIORITY = 19
@@ -28,15 +37,22 @@ _LOWEST_PRIORITY = 19
 class ClipThread:
     """Encodes clips in a thread of its own and answers through ``send``.
 
-    The gateway limits how many are in progress. ``add`` and ``cancel`` must be called by one
-    thread.
+    The gateway limits how many are in progress. ``speakers``: for talkers that need vectors of
+    speakers. ``precision``: of the process. ``add`` and ``cancel`` must be called by one thread.
     """
 
     def __init__(
-        self, send: Callable[[msgspec.Struct], None], load: Callable[[], ClipEncoder]
+        self,
+        send: Callable[[msgspec.Struct], None],
+        load: Callable[[], Encoder[Codes]],
+        speakers: Encoder[SpeakerVector] | None = None,
+        precision: Precision | None = None,
     ) -> None:
-        self._send, self._load = send, load
-        self._encoder: ClipEncoder | None = None
+        self._send = send
+        self._precision = precision or Precision()
+        self._load = load
+        self._speakers = speakers
+        self._encoder: Encoder[Codes] | None = None
         self._waiting: queue.SimpleQueue[Encode] = queue.SimpleQueue()
         #: Clips that are neither encoded nor cancelled.
         self._wanted: set[int] = set()
@@ -68,14 +84,16 @@ class ClipThread:
     def _encode(self, clip: Encode) -> None:
         self._send(Encoding(clip.id))
         try:
-            if self._encoder is None:
-                self._encoder = self._load()
-            codes = self._encoder.encode(samples_of(clip))
+            samples = samples_of(clip)
+            with self._precision.encoding():
+                if self._encoder is None:
+                    self._encoder = self._load()
+                codes = self._encoder.encode(samples)
+                vector = None if self._speakers is None else self._speakers.encode(samples)
         except Exception as error:
             reason: FailureReason = "bad_clip" if isinstance(error, ClipError) else "encode_failed"
             if reason == "encode_failed":
                 log.exception("a clip could not be encoded")
             self._send(Failed(clip.id, reason, f"{type(error).__name__}: {error}"))
             return
-        data = codes.astype("<i2", order="C").tobytes()
-        self._send(Encoded(clip.id, data, codes.shape[0]))
+        self._send(encoded_message(clip.id, codes, vector))

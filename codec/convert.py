@@ -26,6 +26,7 @@ from typing import Any
 from codec.checkpoint import TensorFiles, read_config
 from codec.families import FAMILIES
 from codec.family import CheckpointError, CodecFamily, Conversion
+from ipc.exit_status import describe_exit
 
 #: Enough to read, check and write two gigabytes on a slow disk.
 _PATIENCE_S = 1800.0
@@ -59,17 +60,17 @@ def convert(folder: Path, out: Path | None = None, *, overwrite: bool = False) -
     try:
         target_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".convert-", dir=target_folder) as scratch:
-            made = Path(scratch) / conversion.target
-            report = _run_child(family, folder / conversion.source, made, config)
-            _check(made, conversion, report)
-            shutil.copymode(folder / conversion.source, made)  # safetensors' own is 0600
-            _sync(made)
+            converted = Path(scratch) / conversion.target
+            report = _run_child(family, folder / conversion.source, converted, config)
+            _check(converted, conversion, report)
+            shutil.copymode(folder / conversion.source, converted)  # safetensors' own is 0600
+            _sync(converted)
             if not (target_folder / "config.json").exists() and config:
                 # A codec in a folder of its own is recognised by its configuration.
                 copied = Path(scratch) / "config.json"
                 copied.write_text(json.dumps(config), encoding="utf-8")
                 copied.replace(target_folder / "config.json")
-            made.replace(target)
+            converted.replace(target)
     except OSError as error:
         raise CheckpointError(f"{target} cannot be written: {error.strerror}") from error
     return Converted(family, target, len(report["shapes"]), report["left_out"])
@@ -84,18 +85,18 @@ def _choose(folder: Path) -> tuple[CodecFamily, Conversion]:
 
 
 def _run_child(
-    family: CodecFamily, source: Path, made: Path, config: Mapping[str, Any]
+    family: CodecFamily, source: Path, converted: Path, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Let the child write ``made``; return its report: ``shapes`` and ``left_out``."""
+    """Let the child write ``converted``; return its report: ``shapes`` and ``left_out``."""
     command = [sys.executable, "-m", "codec.convert_child", family.name, str(source.resolve())]
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         done = subprocess.run(
-            [*command, str(made.resolve())],
+            [*command, str(converted.resolve())],
             input=json.dumps(config).encode(),
             capture_output=True,
             env=environment,
-            cwd=made.parent,
+            cwd=converted.parent,
             timeout=_PATIENCE_S,
             check=False,
         )
@@ -105,15 +106,16 @@ def _run_child(
     with contextlib.suppress(ValueError):
         report = json.loads(done.stdout)
     if not isinstance(report, dict):
-        raise CheckpointError(f"{source} cannot be converted: its reader ended ({done.returncode})")
+        ending = describe_exit(done.returncode)
+        raise CheckpointError(f"{source} cannot be converted: its reader ended: {ending}")
     if "error" in report:
         raise CheckpointError(f"{source} cannot be converted: {report['error']}")
     return report
 
 
-def _check(made: Path, conversion: Conversion, report: Mapping[str, Any]) -> None:
+def _check(converted: Path, conversion: Conversion, report: Mapping[str, Any]) -> None:
     """Raise CheckpointError unless the file has the expected tensors, by its header."""
-    found = TensorFiles.open(made.parent, conversion.target)
+    found = TensorFiles.open(converted.parent, conversion.target)
     if found.files.keys() != report["shapes"].keys():
         raise CheckpointError("the converted file has other tensors than it should")
 

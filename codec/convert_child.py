@@ -30,7 +30,8 @@ _MEMORY_BYTES = 8 << 30
 #: Files that may be open at once in addition to those already open: the pickle, twice, and the
 #: target.
 _MORE_FILES = 6
-_CLONE_NEWNET, _CLONE_NEWUSER = 0x40000000, 0x10000000
+_CLONE_NEWNET = 0x40000000
+_CLONE_NEWUSER = 0x10000000
 _PR_SET_NO_NEW_PRIVS = 38
 #: Keys under which a training run's pickle may have its tensors.
 _WRAPPERS = ("state_dict", "model")
@@ -64,8 +65,8 @@ def convert_file(
     for key, parts in sources.items():
         if any(not stored[name].is_floating_point() for name in parts):
             raise CheckpointError(f"{key} holds no floating-point numbers")
-        made = merged([stored[name].float() for name in parts])
-        tensors[key] = made.contiguous().clone()
+        tensor = merged([stored[name].float() for name in parts])
+        tensors[key] = tensor.contiguous().clone()
     check_tensors(tensors, plan.shapes)
     try:
         save_file(tensors, target, {"format": "pt", **plan.metadata})
@@ -124,9 +125,9 @@ def confine(source_bytes: int) -> None:
         resource.RLIMIT_FSIZE: 2 * source_bytes + (1 << 20),
         resource.RLIMIT_AS: _MEMORY_BYTES + 4 * source_bytes,
     }
-    for kind, most in limits.items():
+    for kind, limit in limits.items():
         _, hard = resource.getrlimit(kind)
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (value, value))
 
 

@@ -1,6 +1,6 @@
-"""The gateway's side of the codec worker: each window is answered once, even if workers die.
+"""The gateway's side of the codec workers: each window is answered once, even if workers die.
 
-``codec.pending`` keeps the windows and clips in progress, ``codec.workers`` runs the worker that
+``codec.pending`` keeps the windows and clips in progress, ``codec.workers`` runs the workers that
 they go to.
 """
 
@@ -25,13 +25,13 @@ from codec.messages import (
     FromWorker,
     Ready,
 )
-from codec.pending import PendingDecodes, PendingEncodes
-from codec.workers import CodecWorkers
+from codec.pending import PendingDecodes, PendingEncodes, WorkerChoice
+from codec.workers import CodecWorkers, WorkerEvents
 from ipc.framing import MAX_MESSAGE_BYTES
 from ipc.supervisor import ChildDown, ChildFailed, Program, Watch
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.ports import DecodeStats
-from streaming.spec import CodecSpec, Codes, Samples
+from streaming.ports import DecodeStats, EncodedClip
+from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
@@ -41,20 +41,22 @@ _ENVELOPE_BYTES = 1024
 
 
 class CodecWorkerEngine:
-    """Implements ``streaming.ports.CodecEngine`` with one supervised worker process, and with
-    ``spare`` another one that is ready to take over.
+    """Implements ``streaming.ports.CodecEngine`` with ``workers`` supervised worker processes, and
+    with ``spare`` another one that is ready to take over.
 
     ``model`` is a folder, a hub id, or a function that finds the folder when the engine starts:
     every worker then reads that folder, and none asks the hub. ``talker`` finds the talker's
     folder, if the codec is not part of it; its configuration gives the number of codebooks in use.
     ``device``: ``auto`` is a GPU if there is one. ``graphs``: ``auto`` decodes with CUDA graphs on
-    a GPU, ``off`` never does. ``precision``: ``float32``, or ``tf32`` on a GPU. ``max_batch``: most
-    windows in a batch. ``lookahead``: that of most windows, which have graphs of their own.
-    ``max_outstanding``: most windows in progress. Beyond that ``decode`` raises CapacityError at
-    once, since a queue here would have to be a second deadline queue beside the worker's own.
+    a GPU, ``off`` never does. ``precision``: how a GPU multiplies, ``float32`` or ``tf32``; with
+    ``auto`` it decodes in TF32. ``max_batch``: maximum number of windows in a batch.
+    ``state_bytes``: memory for the states of streams in each worker. Both follow from the device by
+    default. ``lookahead``: the usual lookahead, for which there are graphs. ``max_outstanding``:
+    maximum number of windows in progress. Beyond that ``decode`` raises CapacityError at once,
+    since a queue here would have to be a second deadline queue beside the worker's own.
     ``patience_s`` limits the total time of a window, including restarts of the worker, and of a
-    clip. ``max_clips``: most clips in progress. ``module`` and ``env`` let tests run another
-    worker.
+    clip. ``max_clips``: maximum number of clips in progress. ``module`` and ``env`` let tests run
+    another worker.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class CodecWorkerEngine:
         threads: int = 1,
         device: str = "auto",
         graphs: str = "auto",
-        precision: str = "float32",
-        max_batch: int = 8,
+        precision: str = "auto",
+        max_batch: int | None = None,
+        state_bytes: int | None = None,
         lookahead: int | None = None,
+        workers: int = 1,
         spare: bool = False,
         max_outstanding: int = 512,
         max_clips: int = 8,
@@ -78,26 +82,52 @@ class CodecWorkerEngine:
         env: dict[str, str] | None = None,
     ) -> None:
         self._patience_s = patience_s
+        #: Numbers of windows and clips.
         self._ids = itertools.count()
+        #: What the last worker reported when it was ready; None before the first.
         self._ready: Ready | None = None
+        #: Whether ``stop`` was called.
         self._stopped = False
-        self._decodes = PendingDecodes(self._send, max_outstanding)
-        self._encodes = PendingEncodes(self._send, max_clips)
-        self._model, self._talker, self._module = model, talker, module
+        #: Chooses the worker of each window.
+        self._choice = WorkerChoice()
+        self._decodes = PendingDecodes(self._send, max_outstanding, self._choice)
+        self._encodes = PendingEncodes(self._send_clip, max_clips)
+        #: Number of the worker that encodes clips, since each that does loads the encoder.
+        self._clip_worker: int | None = None
+        #: The codec's folder or hub id, or a function that finds the folder.
+        self._model = model
+        #: Finds the talker's folder, if the codec is not part of it.
+        self._talker = talker
+        #: The worker's module.
+        self._module = module
+        #: The worker's arguments, without folders.
         self._arguments = [
             *("--threads", str(threads), "--device", device),
-            *("--graphs", graphs, "--precision", precision, "--max-batch", str(max_batch)),
+            *("--graphs", graphs, "--precision", precision),
         ]
-        if lookahead is not None:
-            self._arguments += ["--lookahead", str(lookahead)]
-        self._env, self._watch, self._on_progress = env, watch, on_progress
+        for name, value in (
+            ("--max-batch", max_batch),
+            ("--state-bytes", state_bytes),
+            ("--lookahead", lookahead),
+        ):
+            if value is not None:
+                self._arguments += [name, str(value)]
+        #: Additional environment of the worker.
+        self._env = env
+        #: Timeouts of the supervision.
+        self._watch = watch
+        self._on_progress = on_progress
+        #: Number of workers that share the windows.
+        self._count = workers
+        #: Whether another worker is kept ready.
         self._spare = spare
+        #: The workers and their spare, while they run.
         self._workers: CodecWorkers | None = None
 
     async def start(self) -> None:
-        """Start the worker and return once it is ready.
+        """Start the workers and return once all but the spare are ready.
 
-        Raises ipc.supervisor.ChildFailed if it cannot become ready, and the errors of finding the
+        Raises ipc.supervisor.ChildFailed if one cannot become ready, and the errors of finding the
         folder.
         """
         model = self._model if isinstance(self._model, str) else str(await self._model())
@@ -111,13 +141,16 @@ class CodecWorkerEngine:
             args=arguments,
             inbound=FromWorker,
             ready=Ready,
-            on_message=self._on_message,
-            on_ready=self._on_ready,
-            on_down=self._on_down,
+            on_message=lambda message: None,
+            on_ready=lambda ready: None,
+            on_down=lambda: None,
             on_progress=self._on_progress,
             env=self._env or {},
         )
-        self._workers = CodecWorkers(program, self._watch, spare=self._spare)
+        events = WorkerEvents(self._on_message, self._on_ready, self._on_down)
+        self._workers = CodecWorkers(
+            program, self._watch, events, count=self._count, spare=self._spare
+        )
         await self._workers.start()
 
     async def stop(self) -> None:
@@ -130,8 +163,13 @@ class CodecWorkerEngine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker accepts work now."""
+        """Whether a worker accepts work now."""
         return self._workers is not None and self._workers.is_up
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that decode now, at least 1."""
+        return max(1, len(self._workers.active)) if self._workers else 1
 
     @property
     def has_spare_ready(self) -> bool | None:
@@ -152,8 +190,13 @@ class CodecWorkerEngine:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, while there is one."""
-        return self._workers.pid if self._workers else None
+        """The first active worker's process id, while there is one."""
+        return self._workers.pids[0] if self._workers else None
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The active workers' process ids."""
+        return self._workers.pids if self._workers else []
 
     @property
     def spare_pid(self) -> int | None:
@@ -199,10 +242,11 @@ class CodecWorkerEngine:
         if max(codes_bytes, samples_bytes) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             message = "This audio is too long for the speech decoder."
             raise BackendError(ErrorCode.CODEC_FAILED, message)
-        id, hop = next(self._ids), self.spec.hop_length
+        id = next(self._ids)
+        hop = self.spec.hop_length
         return await self._decodes.decode(id, window, hop, deadline_s, self._patience_s, request_id)
 
-    async def encode(self, samples: Samples) -> Codes:
+    async def encode(self, samples: Samples) -> EncodedClip:
         """See ``streaming.ports.CodecEngine``."""
         self._require_running()
         if not self.can_encode:
@@ -210,14 +254,20 @@ class CodecWorkerEngine:
             raise RequestError(ErrorCode.UNSUPPORTED, message)
         if samples.ndim != 1 or not 0 < 4 * len(samples) <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             raise RequestError(ErrorCode.INVALID_AUDIO, "The audio is empty or too long.")
-        id, hop = next(self._ids), self.spec.hop_length
+        id = next(self._ids)
+        hop = self.spec.hop_length
         return await self._encodes.encode(id, samples, hop, self._patience_s)
 
-    def _send(self, message: Decode | Encode | Cancel) -> None:
-        """Send now; without a worker ``_on_ready`` sends it to the next one."""
+    def _send(self, message: Decode | Encode | Cancel, worker: int) -> None:
+        """Send now; if the worker is dying, ``_on_down`` sends it to another one."""
         with contextlib.suppress(ChildDown):
             if self._workers is not None:
-                self._workers.send(message)
+                self._workers.send(worker, message)
+
+    def _send_clip(self, message: Encode | Cancel) -> None:
+        """Send now; without a worker ``_on_ready`` sends it to the next one."""
+        if self._clip_worker is not None:
+            self._send(message, self._clip_worker)
 
     def _require_running(self) -> None:
         if self._stopped:
@@ -230,21 +280,37 @@ class CodecWorkerEngine:
             raise RuntimeError("the codec worker has not been ready yet")
         return self._ready
 
-    def _on_ready(self, ready: Ready) -> None:
-        if self._ready is None and ready.licence:
-            log.warning("the codec's licence: %s", ready.licence)
+    def _on_ready(self, worker: int, ready: Ready) -> None:
+        if self._ready is None:
+            log.info("codec ready", extra=ready.settings)
+            if ready.licence:
+                log.warning("the codec's licence: %s", ready.licence)
         self._ready = ready
-        self._decodes.on_ready()
-        self._encodes.on_ready()
+        self._choice.keeps_streams = ready.spec.history_frames > 0
+        self._choice.on_up(worker)
+        self._share_work()
 
-    def _on_down(self) -> None:
-        if not self._stopped:
-            self._decodes.on_down()
+    def _on_down(self, worker: int) -> None:
+        if self._stopped:
+            return
+        self._decodes.on_down(worker)
+        if worker == self._clip_worker:
+            self._clip_worker = None
             self._encodes.on_down()
+        self._share_work()
 
-    def _on_message(self, message: FromWorker) -> None:
+    def _share_work(self) -> None:
+        """Give what no worker has to the active ones, if there are any."""
+        active = self._workers.active if self._workers else ()
+        self._choice.workers = tuple(active)
+        self._decodes.on_ready()
+        if active and self._clip_worker is None:
+            self._clip_worker = active[0]
+            self._encodes.on_ready()
+
+    def _on_message(self, worker: int, message: FromWorker) -> None:
         if isinstance(message, Decoding | Decoded):
-            self._decodes.on_message(message)
+            self._decodes.on_message(message, worker)
         elif isinstance(message, Encoding | Encoded):
             self._encodes.on_message(message)
         elif isinstance(message, Failed):

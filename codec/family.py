@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from streaming.ports import CodecDecoder
-from streaming.spec import CodecSpec, Codes, Samples
+from streaming.spec import CodecSpec, Codes, Samples, SpeakerVector
 from streaming.window import DecodeWindow
 
 
@@ -45,6 +45,30 @@ class ClipEncoder(Protocol):
 
         Raises ClipError for samples that are not one channel of finite numbers.
         """
+
+
+class SpeakerEncoder(Protocol):
+    """Makes vectors of speakers, for talkers that need them. Thread-safe."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifier, equal for two encoders if their vectors mean the same."""
+
+    def encode(self, samples: Samples) -> SpeakerVector:
+        """Return the vector ``[D]`` of a clip ``[n]`` at the codec's rate.
+
+        Raises ClipError for samples that are not one channel of finite numbers, or too few.
+        """
+
+
+_Encoded = TypeVar("_Encoded", covariant=True)
+
+
+class Encoder(Protocol[_Encoded]):
+    """What encoders have in common."""
+
+    def encode(self, samples: Samples) -> _Encoded:
+        """Encode a clip ``[n]``."""
 
 
 @runtime_checkable
@@ -129,11 +153,16 @@ def check_codes(spec: CodecSpec, codes: Codes, lookahead: int = 0) -> None:
         raise CodesError(f"a code is not within {ranges}")
 
 
+def check_clip(samples: Samples) -> None:
+    """Raise ClipError unless a clip is one channel of finite samples."""
+    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
+        raise ClipError("a clip is one channel of finite samples")
+
+
 def padded_clip(samples: Samples, hop_length: int) -> Samples:
     """Pad a clip with silence to whole frames.
 
     Raises ClipError unless it is one channel of finite samples.
     """
-    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
-        raise ClipError("a clip is one channel of finite samples")
+    check_clip(samples)
     return np.pad(samples, (0, -len(samples) % hop_length))

@@ -4,15 +4,16 @@ A decode is some hundreds of small kernels, and launching them from Python takes
 them. A graph is one launch. Each batch has one copy to the device, one launch, one copy back and
 one wait, all on one stream; both copies use pinned memory.
 
-``GraphDecoder`` is the same on any device. The part specific to CUDA is ``CudaRecorder``; the tests
-replace it with a recorder that replays on a CPU.
+``BucketGraphs`` is the same on any device. The part specific to CUDA is ``CudaRecorder``; the tests
+replace it with a recorder that replays on a CPU. ``GraphDecoder`` is for decoders without state,
+``codec.stream_graphs`` for those with one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,16 +21,22 @@ from torch import Tensor
 
 from codec.batching import BatchLimits, in_groups
 from codec.buckets import Bucket, Buckets
-from codec.family import ClipEncoder, DeviceError, check_codes
+from codec.family import DeviceError, Encoder, check_codes
+from codec.snake import use_kernel
 from streaming.ports import CodecDecoder
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
 log = logging.getLogger(__name__)
+_Encoded = TypeVar("_Encoded")
+_Decoder = TypeVar("_Decoder")
+_Other = TypeVar("_Other")
 #: Runs before a capture, since libraries choose their kernels and allocate in the first.
 _WARM_UPS = 2
-#: Priorities of a CUDA stream, where 0 is the lowest.
-_HIGH_PRIORITY, _LOW_PRIORITY = -1, 0
+#: Priority of a CUDA stream that goes before others.
+_HIGH_PRIORITY = -1
+#: The lowest priority of a CUDA stream.
+_LOW_PRIORITY = 0
 
 
 @runtime_checkable
@@ -69,7 +76,9 @@ class Recorder(Protocol):
         """
 
     def play(self, *steps: Callable[[], object]) -> None:
-        """Run ``steps`` (copies and replays) in order, and wait once until all are done."""
+        """Run ``steps`` (copies and replays) in order, after all earlier work of this thread, and
+        wait once until all are done.
+        """
 
 
 class CudaRecorder:
@@ -111,10 +120,120 @@ class CudaRecorder:
 
     def play(self, *steps: Callable[[], object]) -> None:
         """See Recorder."""
+        # states of streams may have been computed outside graphs just before
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for step in steps:
                 step()
         self._stream.synchronize()
+
+
+class BucketGraphs:
+    """The graphs of all buckets, and the buffers that they share: rows of inputs and of samples, on
+    the device and in pinned memory. For one thread. Raises RuntimeError if a capture fails.
+
+    Args:
+        buckets: the shapes.
+        recorder: records and replays.
+        decode: decodes a bucket's rows of inputs ``[rows, n]`` on the device to samples ``[rows,
+            new_frames * hop]``.
+        row_size: number of values in a bucket's row of inputs.
+        hop: samples of a frame.
+        dtype: of the inputs.
+    """
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        recorder: Recorder,
+        decode: Callable[[Tensor, Bucket], Tensor],
+        row_size: Callable[[Bucket], int],
+        hop: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._recorder = recorder
+        self._decode = decode
+        self._row_size = row_size
+        self._hop = hop
+        every = buckets.all()
+        most_in = max(bucket.rows * row_size(bucket) for bucket in every)
+        most_out = max(bucket.rows * bucket.new_frames * hop for bucket in every)
+        self._host_in = recorder.pinned(most_in, dtype)
+        self._host_out = recorder.pinned(most_out, torch.float32)
+        self._in = torch.zeros(most_in, dtype=dtype, device=recorder.device)
+        self._out = torch.zeros(most_out, dtype=torch.float32, device=recorder.device)
+        self._replays = {bucket: self._capture(bucket) for bucket in every}
+
+    def inputs(self, bucket: Bucket) -> Tensor:
+        """Return the bucket's rows of inputs in pinned memory, to be written before ``play``."""
+        return self._views(bucket, self._host_in, self._host_out)[0]
+
+    def play(
+        self,
+        bucket: Bucket,
+        before: Callable[[], object] | None = None,
+        after: Callable[[], object] | None = None,
+    ) -> Tensor:
+        """Decode the inputs; return the bucket's rows of samples in pinned memory, which the next
+        call overwrites. ``before`` and ``after`` are the caller's own copies on the device.
+        """
+        host_in, host_out = self._views(bucket, self._host_in, self._host_out)
+        device_in, device_out = self._views(bucket, self._in, self._out)
+        steps = [
+            lambda: device_in.copy_(host_in, non_blocking=True),
+            before,
+            self._replays[bucket],
+            after,
+            lambda: host_out.copy_(device_out, non_blocking=True),
+        ]
+        self._recorder.play(*(step for step in steps if step is not None))
+        return host_out
+
+    @torch.inference_mode()
+    def _capture(self, bucket: Bucket) -> Callable[[], None]:
+        laid_out, samples = self._views(bucket, self._in, self._out)
+
+        def work() -> None:
+            samples.copy_(self._decode(laid_out, bucket))
+
+        return self._recorder.record(work)
+
+    def _views(self, bucket: Bucket, inputs: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a bucket's part of the shared buffers: the front, ``[rows, ...]`` each."""
+        row_in, row_out = self._row_size(bucket), bucket.new_frames * self._hop
+        return (
+            inputs[: bucket.rows * row_in].view(bucket.rows, row_in),
+            samples[: bucket.rows * row_out].view(bucket.rows, row_out),
+        )
+
+
+Kind = tuple[int | None, bool]
+
+
+def in_buckets(
+    buckets: Buckets,
+    windows: Sequence[DecodeWindow],
+    run: Callable[[Bucket, list[DecodeWindow]], list[Samples]],
+    run_longer: Callable[[list[DecodeWindow]], list[Samples]],
+) -> list[Samples]:
+    """Decode windows in as few buckets as they fit into, and those that are longer than all with
+    ``run_longer``; return their samples in order.
+    """
+
+    def kind(window: DecodeWindow) -> Kind:
+        return buckets.length(window.new_frames), buckets.is_interior(window)
+
+    def run_kind(kind: Kind, some: list[DecodeWindow]) -> list[Samples]:
+        length, interior = kind
+        most = buckets.rows[-1]
+        batches = [some[first : first + most] for first in range(0, len(some), most)]
+        if length is None:
+            return [samples for batch in batches for samples in run_longer(batch)]
+        fits = [buckets.fit(len(batch), length, interior) for batch in batches]
+        pairs = zip(fits, batches, strict=True)
+        return [samples for bucket, batch in pairs for samples in run(bucket, batch)]
+
+    return in_groups(windows, kind, run_kind)
 
 
 class GraphDecoder:
@@ -125,16 +244,17 @@ class GraphDecoder:
     """
 
     def __init__(self, decoder: LaidOutDecoder, buckets: Buckets, recorder: Recorder) -> None:
-        self._decoder, self.buckets, self._recorder = decoder, buckets, recorder
-        every, hop = buckets.all(), decoder.spec.hop_length
-        books, device = decoder.spec.num_codebooks, recorder.device
-        most_in = max(bucket.rows * buckets.row_size(bucket, books) for bucket in every)
-        most_out = max(bucket.rows * bucket.new_frames * hop for bucket in every)
-        self._host_in = recorder.pinned(most_in, torch.int16)
-        self._host_out = recorder.pinned(most_out, torch.float32)
-        self._in = torch.zeros(most_in, dtype=torch.int16, device=device)
-        self._out = torch.zeros(most_out, dtype=torch.float32, device=device)
-        self._replays = {bucket: self._capture(bucket) for bucket in every}
+        self._decoder = decoder
+        self.buckets = buckets
+        spec = decoder.spec
+        self._graphs = BucketGraphs(
+            buckets,
+            recorder,
+            self._decode_bucket,
+            lambda bucket: buckets.row_size(bucket, spec.num_codebooks),
+            spec.hop_length,
+            torch.int16,
+        )
 
     @property
     def spec(self) -> CodecSpec:
@@ -157,25 +277,7 @@ class GraphDecoder:
         """
         for window in windows:
             check_codes(self._decoder.spec, window.codes, window.lookahead)
-        most = self.buckets.rows[-1]
-
-        def kind(window: DecodeWindow) -> tuple[int | None, bool]:
-            return self.buckets.length(window.new_frames), self.buckets.is_interior(window)
-
-        def run(kind: tuple[int | None, bool], some: list[DecodeWindow]) -> list[Samples]:
-            batches = (some[first : first + most] for first in range(0, len(some), most))
-            return [samples for batch in batches for samples in self._run(*kind, batch)]
-
-        return in_groups(windows, kind, run)
-
-    @torch.inference_mode()
-    def _capture(self, bucket: Bucket) -> Callable[[], None]:
-        laid_out, samples = self._views(bucket, self._in, self._out)
-
-        def work() -> None:
-            samples.copy_(self._decode_bucket(laid_out, bucket))
-
-        return self._recorder.record(work)
+        return in_buckets(self.buckets, windows, self._run, self._decoder.decode_windows)
 
     def _decode_bucket(self, laid_out: Tensor, bucket: Bucket) -> Tensor:
         if not bucket.interior:
@@ -186,34 +288,13 @@ class GraphDecoder:
         return self._decoder.decode_interior(codes, bucket.new_frames, self.buckets.lookahead)
 
     @torch.inference_mode()
-    def _run(
-        self, length: int | None, interior: bool, windows: Sequence[DecodeWindow]
-    ) -> list[Samples]:
-        if length is None:
-            return self._decoder.decode_windows(windows)
-        bucket = self.buckets.fit(len(windows), length, interior)
-        host_in, host_out = self._views(bucket, self._host_in, self._host_out)
-        device_in, device_out = self._views(bucket, self._in, self._out)
-        self.buckets.lay_out(windows, host_in.numpy(), interior)
-        self._recorder.play(
-            lambda: device_in.copy_(host_in, non_blocking=True),
-            self._replays[bucket],
-            lambda: host_out.copy_(device_out, non_blocking=True),
-        )
-        made: list[Samples] = []
-        for row, window in zip(host_out.numpy(), windows, strict=False):
+    def _run(self, bucket: Bucket, windows: Sequence[DecodeWindow]) -> list[Samples]:
+        self.buckets.lay_out(windows, self._graphs.inputs(bucket).numpy(), bucket.interior)
+        samples: list[Samples] = []
+        for row, window in zip(self._graphs.play(bucket).numpy(), windows, strict=False):
             count = window.new_frames * self.spec.hop_length
-            made.append(np.array(row[-count:] if interior else row[:count]))
-        return made
-
-    def _views(self, bucket: Bucket, codes: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a bucket's part of the shared buffers: the front, ``[rows, ...]`` each."""
-        row_in = self.buckets.row_size(bucket, self.spec.num_codebooks)
-        row_out = bucket.new_frames * self.spec.hop_length
-        return (
-            codes[: bucket.rows * row_in].view(bucket.rows, row_in),
-            samples[: bucket.rows * row_out].view(bucket.rows, row_out),
-        )
+            samples.append(np.array(row[-count:] if bucket.interior else row[:count]))
+        return samples
 
 
 def choose_device(name: str) -> str:
@@ -238,22 +319,22 @@ def recorder_for(device: str) -> Recorder | None:
     return CudaRecorder(device) if torch.device(device).type == "cuda" else None
 
 
-class BackgroundEncoder:
-    """A clip encoder on a CUDA stream of the lowest priority. For one thread."""
+class BackgroundEncoder(Generic[_Encoded]):
+    """An encoder of clips on a CUDA stream of the lowest priority. For one thread."""
 
-    def __init__(self, encoder: ClipEncoder, device: str) -> None:
+    def __init__(self, encoder: Encoder[_Encoded], device: str) -> None:
         self._encoder = encoder
         self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]
             torch.device(device), priority=_LOW_PRIORITY
         )
 
-    def encode(self, samples: Samples) -> Codes:
-        """See ClipEncoder."""
+    def encode(self, samples: Samples) -> _Encoded:
+        """See Encoder."""
         with torch.cuda.stream(self._stream):
             return self._encoder.encode(samples)
 
 
-def in_background(encoder: ClipEncoder, device: str) -> ClipEncoder:
+def in_background(encoder: Encoder[_Encoded], device: str) -> Encoder[_Encoded]:
     """Return ``encoder``, on a GPU with a lower priority than all decoding."""
     on_gpu = torch.device(device).type == "cuda"
     return BackgroundEncoder(encoder, device) if on_gpu else encoder
@@ -273,8 +354,17 @@ def graphed(
     """
     steady = lookahead if isinstance(decoder, InteriorDecoder) else None
     buckets = Buckets.of(limits, decoder.spec, steady)
+    return if_captured(lambda: GraphDecoder(decoder, buckets, recorder), decoder)
+
+
+def if_captured(capture: Callable[[], _Decoder], otherwise: _Other) -> _Decoder | _Other:
+    """Return what ``capture`` returns; if it fails, log a warning and return ``otherwise``. Unless
+    memory was short, Snakes run in PyTorch from then on, since their kernel may have failed.
+    """
     try:
-        return GraphDecoder(decoder, buckets, recorder)
-    except RuntimeError as error:
+        return capture()
+    except Exception as error:  # of the device, or of Triton and its compilers
         log.warning("no CUDA graphs, decoding goes on without: %s", error)
-        return decoder
+        if not isinstance(error, torch.OutOfMemoryError):
+            use_kernel("cpu")
+        return otherwise

@@ -92,6 +92,25 @@ def architecture(ratios: tuple[int, ...]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
+def causal_architecture(upsample: tuple[int, ...], rates: tuple[int, ...]) -> tuple[Layer, ...]:
+    """Return the layers of a causal decoder in order: for each of ``upsample`` an upsampling and a
+    ConvNeXt block, then a DAC decoder with these ``rates``.
+    """
+    layers = []
+    rate = 1
+    for stride in upsample:
+        layers.append(Layer(rate, 0, 0, stride))
+        rate *= stride
+        layers.append(Layer(rate, KERNEL - 1, 0))
+    layers.append(Layer(rate, KERNEL - 1, 0))
+    for stride in rates:
+        layers.append(Layer(rate, 1, 0, stride))
+        rate *= stride
+        layers.extend(Layer(rate, (KERNEL - 1) * dilation, 0) for dilation in DILATIONS)
+    layers.append(Layer(rate, KERNEL - 1, 0))
+    return tuple(layers)
+
+
 def without_lookahead(layer: Layer, zero_taps: int) -> Layer:
     """Return the layer with less lookahead, for a kernel with ``zero_taps`` zero taps ahead.
 
@@ -120,7 +139,8 @@ def plan(layers: tuple[Layer, ...], left: int, new: int, lookahead: int) -> Plan
     frames = left + new + lookahead
     hop = layers[-1].rate * layers[-1].stride
     lo, hi = left * hop, (left + new) * hop
-    steps, firsts = [], []
+    steps = []
+    firsts = []
     for layer in reversed(layers):
         want_lo, want_hi = layer.reads(lo, hi)
         have_lo, have_hi = max(0, want_lo), min(want_hi, frames * layer.rate)

@@ -26,7 +26,8 @@ def keep_freed_memory() -> None:
     page by page and unmapped, which costs more than some of the convolutions. Does nothing on
     another libc.
     """
-    trim_threshold, mmap_threshold = -1, -3
+    trim_threshold = -1
+    mmap_threshold = -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(mmap_threshold, 1 << 30)
@@ -49,7 +50,7 @@ class HeapTrimmer:
         self._trim = trim or trim_heap
         self._floor = self._resident_bytes()
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Trim if it is time; return whether it was. Otherwise it takes about 20 microseconds."""
         if self._resident_bytes() - self._floor <= self._growth_bytes:
             return False

@@ -12,7 +12,8 @@ import numpy as np
 
 from codec.batching import DecodeCost
 from ipc.framing import Alive, Fatal, Progress, Stop
-from streaming.spec import CodecSpec, Codes, Samples
+from streaming.ports import EncodedClip
+from streaming.spec import CodecSpec, Codes, Samples, SpeakerVector
 from streaming.window import DecodeWindow
 
 #: ``bad_window``: these codes can never be decoded. ``decode_failed``: the decoder failed.
@@ -21,24 +22,25 @@ FailureReason = Literal["bad_window", "decode_failed", "bad_clip", "encode_faile
 
 
 class Decode(msgspec.Struct, tag="decode", frozen=True):
-    """A window to decode. ``codes`` and ``history`` are int16 little-endian,
-    ``[num_codebooks, T]``.
-
-    ``alone`` keeps it out of batches: it was being decoded when a worker died, and if it is the
-    cause, no other window must fail with it. ``begins``: its stream does not play yet.
-    """
+    """A window to decode; see ``streaming.window.DecodeWindow``."""
 
     id: int
+    #: int16 little-endian, ``[num_codebooks, T]``.
     codes: bytes
     num_codebooks: int
     left_context: int
     new_frames: int
     lookahead: int
+    #: When its samples are needed, in monotonic seconds.
     deadline_s: float
+    #: Whether it is kept out of batches: it was being decoded when a worker died, and if it is the
+    #: cause, no other window must fail with it.
     alone: bool = False
+    #: Whether its stream does not play yet.
     begins: bool = False
     first_frame: int = 0
     is_last: bool = False
+    #: As ``codes``; empty if there is none.
     history: bytes = b""
 
 
@@ -58,8 +60,9 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True):
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The worker accepts work. ``cost`` was measured during warm-up.
 
-    ``fingerprint`` differs for codecs whose codes mean other sounds; see ``CodecDecoder``.
-    ``licence`` is that of ``codec.family.CodecFamily``.
+    ``fingerprint`` differs for codecs whose codes mean other sounds; see ``CodecEngine``.
+    ``licence`` is that of ``codec.family.CodecFamily``. ``settings``: the values, for the log, of
+    those that follow from the device.
     """
 
     spec: CodecSpec
@@ -67,6 +70,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     can_encode: bool = False
     fingerprint: str = ""
     licence: str = ""
+    settings: dict[str, str | int] = {}
 
 
 class Decoding(msgspec.Struct, tag="decoding", frozen=True):
@@ -80,14 +84,16 @@ class Decoded(msgspec.Struct, tag="decoded", frozen=True):
 
     ``queue_s``: from receipt to the start of its decoding. ``decode_s``: time that its batches
     took. ``batch``: number of windows in the largest of them. ``frames``: its length with context.
+    ``busy_s``: the part of ``decode_s`` that was on the processor, if that is known.
     """
 
     id: int
-    samples: bytes
+    samples: memoryview
     queue_s: float
     decode_s: float
     batch: int
     frames: int
+    busy_s: float | None = None
 
 
 class Encoding(msgspec.Struct, tag="encoding", frozen=True):
@@ -97,11 +103,14 @@ class Encoding(msgspec.Struct, tag="encoding", frozen=True):
 
 
 class Encoded(msgspec.Struct, tag="encoded", frozen=True):
-    """Codes of a clip, int16 little-endian, ``[num_codebooks, T]``."""
+    """Codes of a clip, int16 little-endian, ``[num_codebooks, T]``, and the vector of its speaker,
+    float32 little-endian; empty if the talker needs none.
+    """
 
     id: int
     codes: bytes
     num_codebooks: int
+    vector: bytes = b""
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -150,9 +159,17 @@ def window_of(message: Decode) -> DecodeWindow:
     )
 
 
-def codes_of(message: Encoded) -> Codes:
-    """Unpack codes. Raises ValueError if they are incomplete."""
-    return _unpacked(message.codes, message.num_codebooks)
+def encoded_message(id: int, codes: Codes, vector: SpeakerVector | None) -> Encoded:
+    """Pack an encoded clip."""
+    packed = b"" if vector is None else vector.astype("<f4").tobytes()
+    return Encoded(id, _packed(codes), codes.shape[0], packed)
+
+
+def clip_of(message: Encoded) -> EncodedClip:
+    """Unpack an encoded clip. Raises ValueError if it is incomplete."""
+    vector = np.frombuffer(message.vector, "<f4").astype(np.float32)
+    codes = _unpacked(message.codes, message.num_codebooks)
+    return EncodedClip(codes, vector if len(vector) else None)
 
 
 def _packed(codes: Codes) -> bytes:

@@ -13,15 +13,20 @@ import numpy as np
 
 from codec.batching import BatchLimits, DecodeCost, EqualShapes, Grouping
 from codec.buckets import BucketedDecoder
+from codec.family import StatefulDecoder
 from streaming.ports import CodecDecoder
 from streaming.window import DecodeWindow
 
 #: Number of kernels to keep: a window shape needs about twenty.
 _KERNELS = 4096
-#: Windows decoded before the first request: first ones, and later ones. Lookaheads and the largest
-#: chunk are those of the default settings.
-_FIRST_FRAMES, _FIRST_LOOKAHEADS = 8, (2, 4)
-_LARGEST_FRAMES, _LOOKAHEAD = 50, 4
+#: Largest first window that is decoded before the first request.
+_FIRST_FRAMES = 8
+#: Lookaheads of first windows, by the default settings.
+_FIRST_LOOKAHEADS = (2, 4)
+#: Largest later window, by the default settings.
+_LARGEST_FRAMES = 50
+#: Lookahead of later windows, by the default settings.
+_LOOKAHEAD = 4
 #: Measurements of each window from which the cost is derived.
 _TIMINGS = 3
 
@@ -48,12 +53,13 @@ def meet_first_windows(decoder: CodecDecoder) -> None:
             decoder.decode_windows([_window(decoder, 0, new, lookahead)])
 
 
-def later_windows(decoder: CodecDecoder, most_frames: int = _LARGEST_FRAMES) -> list[DecodeWindow]:
+def later_windows(decoder: CodecDecoder, max_frames: int = _LARGEST_FRAMES) -> list[DecodeWindow]:
     """Return windows of the later shapes, for a worker to decode once while it is idle."""
     if isinstance(decoder, BucketedDecoder):
         return []
-    left, lookahead = decoder.spec.left_frames, min(_LOOKAHEAD, decoder.spec.right_frames)
-    return [_window(decoder, left, new, lookahead) for new in range(1, most_frames + 1)]
+    left = decoder.spec.left_frames
+    lookahead = min(_LOOKAHEAD, decoder.spec.right_frames)
+    return [_window(decoder, left, new, lookahead) for new in range(1, max_frames + 1)]
 
 
 def grouping_of(decoder: CodecDecoder) -> Grouping:
@@ -71,12 +77,16 @@ def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits)
     batches is a full one.
     """
     spec = decoder.spec
-    left, lookahead, points = spec.left_frames, min(_LOOKAHEAD, spec.right_frames), []
+    left = spec.left_frames
+    lookahead = min(_LOOKAHEAD, spec.right_frames)
+    points = []
     full = limits.rows if isinstance(decoder, BucketedDecoder) else 1
     for new, rows in ((2, 1), (25, full)):
-        batch, times = [_window(decoder, left, new, lookahead)] * rows, []
+        batch = [_window(decoder, left, new, lookahead)] * rows
+        times = []
         decoder.decode_windows(batch)
         for _ in range(_TIMINGS):
+            _catch_up(decoder, batch[0])
             began = time.monotonic()
             decoder.decode_windows(batch)
             times.append(time.monotonic() - began)
@@ -85,6 +95,13 @@ def measure_cost(decoder: CodecDecoder, grouping: Grouping, limits: BatchLimits)
     slope = max(0.0, (seconds2 - seconds1) / (frames2 - frames1))
     fixed = max(0.0, seconds1 - slope * frames1)
     return DecodeCost(fixed, max((seconds - fixed) / frames for frames, seconds in points))
+
+
+def _catch_up(decoder: CodecDecoder, window: DecodeWindow) -> None:
+    """Compute the state that a window continues from, which a stream that goes on has."""
+    if isinstance(decoder, StatefulDecoder):
+        for _ in decoder.catch_up(window):
+            pass
 
 
 def _window(decoder: CodecDecoder, left: int, new: int, lookahead: int) -> DecodeWindow:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Render every overlay, hold it against the API server's schemas, and let checkov look at manifests and Dockerfiles;
-# make a bill of materials as an image does, and hold it against CycloneDX's schema.
+# make a bill of materials as an image does, and hold it against CycloneDX's schema. Where haproxy and Docker's Compose
+# are installed, they read their own files (so do tests/deploy, without Docker).
 # Settings (environment): PYTHON, BIN (where the service's environment has its programs).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,3 +40,17 @@ done
 checkov() { "$venv/bin/checkov" --quiet --compact --skip-download "$@"; }
 checkov --framework kubernetes --skip-check "$skip" --directory "$rendered"
 checkov --framework dockerfile --directory deploy/docker
+if haproxy=$(PATH="$PATH:/usr/sbin" command -v haproxy); then
+  # The test's user may not be root, and need not be the package's.
+  sed -E '/^ *(user|group) haproxy$/d' deploy/haproxy/haproxy.cfg > "$rendered/haproxy.cfg"
+  "$haproxy" -c -f "$rendered/haproxy.cfg"
+else
+  echo "talkwire: no haproxy (requirements/system.sh), so its configuration was not read"
+fi
+if docker compose version >/dev/null 2>&1; then
+  for file in deploy/docker/compose.yaml deploy/docker/compose.gpus.yaml; do
+    docker compose -f "$file" config --quiet
+  done
+else
+  echo "talkwire: no Docker Compose, so its files were not read by it"
+fi

@@ -3,30 +3,36 @@
     export LIVEKIT_URL=... LIVEKIT_API_KEY=... LIVEKIT_API_SECRET=... OPENAI_API_KEY=...
     python examples/livekit_agent.py dev
 
-Needs livekit-agents, livekit-plugins-elevenlabs and livekit-plugins-openai, a LiveKit server and a
-Talkwire server (make run). LiveKit needs no plugin of ours: its ElevenLabs plugin takes an address,
-and carries text as it is written and the times of words. docs/guides/agents.md has the others.
+Needs livekit-agents, livekit-plugins-openai and livekit-plugins-talkwire (pip install
+./clients/python ./clients/livekit), a LiveKit server and a Talkwire server (make run).
+docs/guides/agents.md tells how other vendors' plugins speak with Talkwire.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 
 from livekit.agents import Agent, AgentSession, JobContext, WorkerOptions, cli
-from livekit.plugins import elevenlabs, openai
+from livekit.plugins import openai, talkwire
 
-TALKWIRE_URL = os.environ.get("TALKWIRE_HTTP_URL", "http://127.0.0.1:8000")
+from talkwire_client import ContextCancelled
+
 GREETING = "Good morning, what can I do for you today?"
+log = logging.getLogger(__name__)
 
 
-def voice(url: str = TALKWIRE_URL) -> elevenlabs.TTS:
-    """Make the agent's voice: ElevenLabs' plugin with another address."""
-    return elevenlabs.TTS(
-        base_url=f"{url}/v1",
-        api_key=os.environ.get("TALKWIRE_API_KEY", "none"),  # where the server asks for keys
-        voice_id="default",
-        encoding="pcm_24000",  # MP3, the default, would cost a delay and a decoder
-    )
+def voice(url: str | None = None) -> talkwire.TTS:
+    """Make the agent's voice. Without an address it is TALKWIRE_URL in the environment or this
+    machine; a key that the server asks for is TALKWIRE_API_KEY.
+    """
+    tts = talkwire.TTS(url=url, voice="default", max_lead_ms=10_000)
+    tts.on("speech_cancelled", on_cancelled)
+    return tts
+
+
+def on_cancelled(report: ContextCancelled) -> None:
+    """Log what the user heard before interrupting."""
+    log.info("heard: %r, not heard: %r", report.text_spoken, report.text_remaining)
 
 
 class Receptionist(Agent):
@@ -41,9 +47,13 @@ class Receptionist(Agent):
 
 
 async def entrypoint(job: JobContext) -> None:
-    """Join a room and talk."""
+    """Join a room and talk. The transcript follows the words as they are spoken."""
     session: AgentSession[None] = AgentSession(
-        stt=openai.STT(), llm=openai.LLM(), tts=voice(), turn_detection="stt"
+        stt=openai.STT(),
+        llm=openai.LLM(),
+        tts=voice(),
+        turn_detection="stt",
+        use_tts_aligned_transcript=True,
     )
     await job.connect()
     await session.start(Receptionist(), room=job.room)

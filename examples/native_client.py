@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("text", help="what to say; - reads standard input")
-    parser.add_argument("--url", default="ws://127.0.0.1:8000")
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--api-key")
     parser.add_argument("--voice")
     parser.add_argument("--out", type=Path, default=Path("speech.wav"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import queue
 import signal
@@ -19,6 +20,7 @@ M = TypeVar("M")
 _READ_BYTES = 1 << 18
 #: Interval in seconds at which an idle child reports that it is alive.
 BEAT_S = 0.25
+_STDERR = 2
 
 
 class LinkClosed(Exception):
@@ -32,14 +34,16 @@ def die_with_parent() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM: a child ends when its parent asks for it, or dies.
+    """Ignore SIGINT, SIGTERM and SIGUSR2: a child ends when its parent asks for it, or dies. At
+    SIGUSR1 it writes the stacks of its threads to standard error.
 
     A terminal and some service managers signal the whole group, while the parent still needs its
     children to finish work in progress.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        faulthandler.register(signal.SIGUSR1, _STDERR)
 
 
 class ChildLink(Generic[M]):

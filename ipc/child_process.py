@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +16,18 @@ from typing import Any, Generic, TypeVar
 
 from ipc.framing import Alive, Fatal, FramingError, MessageReader, Progress
 from ipc.output import OutputLogger
+from ipc.scratch import scratch_folder
 from ipc.watchdog import Watchdog, read_vitals
 
 log = logging.getLogger(__name__)
 M = TypeVar("M")
 _READ_BYTES = 1 << 18
-#: Seconds between checks of a running child, and until the second check of one that seems to hang.
-_LOOK_S, _CONFIRM_S = 0.2, 0.05
+#: Seconds between checks of a running child.
+_CHECK_S = 0.2
+#: Seconds until the second check of a child that seems to hang.
+_CONFIRM_S = 0.05
 #: Seconds to wait for the messages and output of a child that has ended.
 _DRAIN_S = 0.5
-
-
-#: Prefix of a child's folder for temporary files.
-_SCRATCH = "talkwire-"
 
 
 class ChildDown(Exception):
@@ -60,21 +58,25 @@ class Watch:
 class Program(Generic[M]):
     """A program, ``python -m module args... --socket FD``, and the callbacks for its messages.
 
-    ``inbound`` is the union of its messages, and ``ready`` the one which reports that it can work.
-    ``on_message`` is called with messages other than the link's own, ``on_ready`` with the ready
-    message, and ``on_down`` once for each child that was ready, after its end and before the next
-    start. All callbacks run on the event loop and must not raise: an exception in ``on_message`` or
-    ``on_ready`` ends the child, one in the others is logged. ``env`` is added to our own.
+    All callbacks run on the event loop and must not raise: an exception in ``on_message`` or
+    ``on_ready`` ends the child, an exception in the others is logged.
     """
 
     module: str
     args: Sequence[str]
+    #: The union of its messages.
     inbound: Any
+    #: The message which reports that it can work.
     ready: type[Any]
+    #: Called with messages other than the link's own.
     on_message: Callable[[M], None]
+    #: Called with the ready message.
     on_ready: Callable[[Any], None]
+    #: Called once for each child that was ready, after its end and before the next start.
     on_down: Callable[[], None]
+    #: Called with each phase of the start, and the seconds since the start.
     on_progress: Callable[[str, float], None] = lambda phase, seconds: None
+    #: Added to our own environment.
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -82,10 +84,11 @@ class ChildProcess(Generic[M]):
     """A child process that is started once."""
 
     def __init__(self, program: Program[M], watch: Watch) -> None:
-        self._program, self._watch = program, watch
+        self._program = program
+        self._watch = watch
         self._writer: asyncio.WriteTransport | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._last_heard = 0.0
+        self._last_received = 0.0
         self._has_come_up = False
         #: Its exit status once it has ended; of a signal that killed it, the negative number.
         self.exit_status: int | None = None
@@ -122,11 +125,11 @@ class ChildProcess(Generic[M]):
             ChildFailed: It cannot be launched, or reports that it cannot start.
         """
         module = self._program.module
-        try:
-            scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
-        except OSError as error:
-            raise ChildFailed(f"{module} has no folder for temporary files: {error}") from error
-        with scratch as folder:
+        with contextlib.ExitStack() as scratch:
+            try:
+                folder = scratch.enter_context(scratch_folder())
+            except OSError as error:
+                raise ChildFailed(f"{module} has no folder for temporary files: {error}") from error
             await self._run({**os.environ, **self._program.env, "TMPDIR": folder})
 
     async def _run(self, env: Mapping[str, str]) -> None:
@@ -139,7 +142,8 @@ class ChildProcess(Generic[M]):
             raise ChildFailed(f"{module} cannot be launched: {error}") from error
         try:
             with theirs:
-                process = self._process = await self._launch(theirs, output, env)
+                process = await self._launch(theirs, output, env)
+                self._process = process
         except BaseException as error:
             ours.close()
             await _to_the_end(output.close(0))
@@ -147,7 +151,7 @@ class ChildProcess(Generic[M]):
                 raise
             raise ChildFailed(f"{module} cannot be launched: {error}") from error
         try:
-            self._last_heard = time.monotonic()
+            self._last_received = time.monotonic()
             receiver = _Receiver(self._program.inbound, self._receive, ours)
             self._writer, _ = await asyncio.get_running_loop().create_unix_connection(
                 lambda: receiver, sock=ours
@@ -195,8 +199,8 @@ class ChildProcess(Generic[M]):
             if isinstance(result, ChildFailed):
                 raise result
             if isinstance(result, FramingError):
-                told = {"child": self._program.module}
-                log.error("link to child broke", exc_info=result, extra=told)
+                extra = {"child": self._program.module}
+                log.error("link to child broke", exc_info=result, extra=extra)
             elif isinstance(result, Exception):
                 log.error("watching a child failed", exc_info=result)
 
@@ -204,7 +208,8 @@ class ChildProcess(Generic[M]):
         self, process: asyncio.subprocess.Process, output: OutputLogger, *, is_ending: bool
     ) -> None:
         """Kill the process, if it is not ``is_ending`` by itself, and wait for its end."""
-        was_up, self._has_come_up = self._has_come_up, False
+        was_up = self._has_come_up
+        self._has_come_up = False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -218,8 +223,8 @@ class ChildProcess(Generic[M]):
     async def _wait_for_end(
         self, process: asyncio.subprocess.Process, output: OutputLogger
     ) -> None:
-        """Wait for a process that ends or was killed, and kill the processes that it has started.
-        One that is slow to end is killed, but not sooner, since its exit status has the reason.
+        """Wait for a process that ends or was killed, and kill the processes that it has started. A
+        process that is slow to end is killed, but not sooner, since its exit status has the reason.
         """
         try:
             self.exit_status = await asyncio.wait_for(process.wait(), _DRAIN_S)
@@ -232,7 +237,7 @@ class ChildProcess(Generic[M]):
         await output.close(_DRAIN_S)
 
     def _receive(self, messages: list[Any]) -> None:
-        self._last_heard = time.monotonic()
+        self._last_received = time.monotonic()
         for message in messages:
             self._dispatch(message)
 
@@ -260,24 +265,26 @@ class ChildProcess(Generic[M]):
 
     async def _find_hang(self, pid: int) -> None:
         """Return when the child hangs."""
-        mine = self._watch
-        interval_s = min(_LOOK_S, mine.hang_timeout_s / 4)
-        watchdog, is_suspect = Watchdog(interval_s), False
+        timeouts = self._watch
+        interval_s = min(_CHECK_S, timeouts.hang_timeout_s / 4)
+        watchdog = Watchdog(interval_s)
+        is_suspect = False
         while True:
             # Messages that have arrived meanwhile are read during this time.
             await asyncio.sleep(_CONFIRM_S if is_suspect else interval_s)
-            now, is_up = time.monotonic(), self._has_come_up
-            reason = watchdog.look(
+            now = time.monotonic()
+            is_up = self._has_come_up
+            reason = watchdog.check(
                 now,
-                self._last_heard,
-                mine.hang_timeout_s if is_up else mine.start_timeout_s,
-                mine.still_timeout_s if is_up else mine.start_timeout_s,
+                self._last_received,
+                timeouts.hang_timeout_s if is_up else timeouts.start_timeout_s,
+                timeouts.still_timeout_s if is_up else timeouts.start_timeout_s,
                 read_vitals(pid),
             )
             if reason is not None and is_suspect:
-                silent_s = round(now - self._last_heard, 3)
-                told = {"child": self._program.module, "reason": reason, "silent_s": silent_s}
-                log.error("child hangs", extra=told)
+                silent_s = round(now - self._last_received, 3)
+                extra = {"child": self._program.module, "reason": reason, "silent_s": silent_s}
+                log.error("child hangs", extra=extra)
                 return
             is_suspect = reason is not None
 
@@ -294,7 +301,8 @@ class _Receiver(asyncio.Protocol):
         self, inbound: Any, receive: Callable[[list[Any]], None], link: socket.socket
     ) -> None:
         self._messages: MessageReader[Any] = MessageReader(inbound)
-        self._receive, self._link = receive, link
+        self._receive = receive
+        self._link = link
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property

@@ -49,29 +49,43 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 class MessageReader(Generic[M]):
-    """Decodes received bytes, split at any point, to messages of one union type."""
+    """Decodes received bytes, split at any point, to messages of one union type. Fields that are a
+    memoryview have no copy: they keep what was received alive.
+    """
 
     def __init__(self, union: Any) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(union)
-        self._buffer = bytearray()
+        #: The received part of an incomplete message.
+        self._pieces: list[bytes] = []
+        #: Bytes that are missing until more is known of it.
+        self._missing = 0
 
     def feed(self, data: bytes) -> list[M]:
         """Add bytes; return the messages that are now complete. Raises FramingError."""
-        self._buffer += data
+        if self._pieces:
+            self._pieces.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []
+            data = b"".join(self._pieces)  # once, however many pieces a message has
         messages: list[M] = []
+        view = memoryview(data)
         start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._buffer, start)
-            if size > MAX_MESSAGE_BYTES:
-                raise FramingError(f"a message of {size} bytes is over the limit")
-            end = start + _LENGTH.size + size
-            if len(self._buffer) < end:
+        while True:
+            body = start + _LENGTH.size
+            end = body
+            if body <= len(data):
+                (size,) = _LENGTH.unpack_from(data, start)
+                if size > MAX_MESSAGE_BYTES:
+                    raise FramingError(f"a message of {size} bytes is over the limit")
+                end += size
+            if end > len(data):
                 break
-            body = bytes(self._buffer[start + _LENGTH.size : end])
             try:
-                messages.append(self._decoder.decode(body))
+                messages.append(self._decoder.decode(view[body:end]))
             except (msgspec.MsgspecError, UnicodeError) as error:
                 raise FramingError("a message does not fit the schema") from error
             start = end
-        del self._buffer[:start]
+        self._pieces = [data[start:]] if start < len(data) else []
+        self._missing = end - len(data)
         return messages

@@ -65,7 +65,8 @@ class OutputLogger(asyncio.Protocol):
         """See asyncio.Protocol."""
         *lines, self._rest = _BREAK.split(self._rest + data)
         if len(self._rest) > _LINE_BYTES:
-            lines, self._rest = [*lines, self._rest], b""
+            lines = [*lines, self._rest]
+            self._rest = b""
         for line in lines:
             self._log(line)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ipc.child_process import ChildDown, ChildFailed, ChildProcess, Program, Watch
+from ipc.exit_status import describe_exit
 from ipc.framing import Stop, encode
 
 # Re-exported for users of the supervisor.
@@ -31,11 +32,17 @@ class Supervisor(Generic[M]):
         self._on_ready = program.on_ready
         self._program = replace(program, on_ready=self._came_up)
         self._watch = watch or Watch()
+        #: The present child, or the last one.
         self._child: ChildProcess[M] | None = None
+        #: When the present child became ready; None before.
         self._up_at: float | None = None
+        #: Done when ``start`` may return; None before it is called.
         self._first_ready: asyncio.Future[None] | None = None
+        #: Runs child after child.
         self._task: asyncio.Task[None] | None = None
+        #: Whether ``stop`` was called.
         self._stopping = False
+        #: Number of times that a child has ended.
         self.restarts = 0
 
     @property
@@ -57,7 +64,8 @@ class Supervisor(Generic[M]):
         self._stopping = False
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervise {self._program.module}")
-        task, ready = self._task, self._first_ready
+        task = self._task
+        ready = self._first_ready
         try:
             # The task also ends when it is stopped, or by a bug: then ``ready`` may never be set.
             await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -91,14 +99,18 @@ class Supervisor(Generic[M]):
 
     async def _run(self) -> None:
         """Run child after child, until stopped or until the first start has failed."""
-        failures, module = 0, self._program.module
+        failures = 0
+        module = self._program.module
         while True:
-            given_up, reason, self._up_at = False, f"{module} died before it was ready", None
+            given_up = False
+            reason = f"{module} died before it was ready"
+            self._up_at = None
             self._child = ChildProcess(self._program, self._watch)
             try:
                 await self._child.run()
             except ChildFailed as error:
-                given_up, reason = True, str(error)
+                given_up = True
+                reason = str(error)
                 log.error("child cannot start: %s", reason, extra={"child": module})
             except Exception:
                 if self._first_ready is not None and not self._first_ready.done():
@@ -106,16 +118,17 @@ class Supervisor(Generic[M]):
                 log.exception("supervision failed", extra={"child": module})
             if self._stopping:
                 return
+            extra: dict[str, object] = {"child": module}
+            if (status := self._child.exit_status) is not None:
+                extra |= {"exit_status": status, "ending": describe_exit(status)}
+                reason = reason if given_up else f"{reason} ({extra['ending']})"
             failures = 0 if self._was_healthy() else failures + 1
             given_up = given_up or failures >= START_TRIES
             if given_up and self._settle_start(ChildFailed(reason)):
                 return
             self.restarts += 1
             delay = _BACKOFF_S[min(max(failures - 1, 0), len(_BACKOFF_S) - 1)]
-            told: dict[str, object] = {"child": module, "restart_in_s": delay}
-            if self._child.exit_status is not None:
-                told["exit_status"] = self._child.exit_status
-            log.warning("child ended", extra=told)
+            log.warning("child ended", extra=extra | {"restart_in_s": delay})
             await asyncio.sleep(delay)
 
     def _was_healthy(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 #: Consecutive checks that must find a child stopped (SIGSTOP).
-_STOPPED_LOOKS = 3
+_STOPPED_CHECKS = 3
 #: Seconds for which no processor time may have been used.
 _STILL_S = 0.4
 
@@ -70,21 +70,24 @@ class Watchdog:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._looked_at: float | None = None
-        self._stopped_looks = 0
-        self._heard: float | None = None
-        #: Seconds of silence, and seconds without processor time during it.
-        self._silent_s = self._still_s = 0.0
+        self._checked_at: float | None = None
+        self._stopped_checks = 0
+        self._received: float | None = None
+        #: Seconds of silence.
+        self._silent_s = 0.0
+        #: Seconds without processor time during the silence.
+        self._still_s = 0.0
+        #: Processor time at the last check, if the main thread slept then; else -1.
         self._ticks = -1
 
-    def look(
-        self, now: float, heard: float, timeout_s: float, still_s: float, vitals: Vitals | None
+    def check(
+        self, now: float, received: float, timeout_s: float, still_s: float, vitals: Vitals | None
     ) -> str | None:
         """Judge the child as it is now.
 
         Args:
             now: Monotonic seconds.
-            heard: Time of its last message, in monotonic seconds.
+            received: Time of its last message, in monotonic seconds.
             timeout_s: How long it may be silent.
             still_s: How long it may be silent and idle.
             vitals: The kernel's view of it.
@@ -92,18 +95,21 @@ class Watchdog:
         Returns:
             Why it is hung, for the log; None while it is not.
         """
-        passed_s = 0.0 if self._looked_at is None else now - self._looked_at
-        passed_s, self._looked_at = min(passed_s, self._interval_s), now
-        self._stopped_looks = self._stopped_looks + 1 if vitals and vitals.is_stopped else 0
+        passed_s = 0.0 if self._checked_at is None else now - self._checked_at
+        passed_s = min(passed_s, self._interval_s)
+        self._checked_at = now
+        self._stopped_checks = self._stopped_checks + 1 if vitals and vitals.is_stopped else 0
         ticks = vitals.ticks if vitals and vitals.state == "S" else -1
-        if heard != self._heard:
-            self._heard, self._ticks = heard, ticks
-            self._silent_s, self._still_s = min(now - heard, passed_s), 0.0
+        if received != self._received:
+            self._received = received
+            self._ticks = ticks
+            self._silent_s = min(now - received, passed_s)
+            self._still_s = 0.0
         else:
             self._silent_s += passed_s
             self._still_s = self._still_s + passed_s if ticks == self._ticks else 0.0
             self._ticks = ticks
-        if self._stopped_looks >= _STOPPED_LOOKS:
+        if self._stopped_checks >= _STOPPED_CHECKS:
             return "stopped"
         if self._silent_s > timeout_s:
             return "silent"

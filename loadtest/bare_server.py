@@ -60,7 +60,8 @@ class ReplaySession:
     """Replays to one socket."""
 
     def __init__(self, socket: ServerConnection, choose: Callable[[str], Chunks]) -> None:
-        self._socket, self._choose = socket, choose
+        self._socket = socket
+        self._choose = choose
         self._speaking: dict[str, asyncio.Task[None]] = {}
         self._handles = 0
 
@@ -93,7 +94,8 @@ class ReplaySession:
 
     async def _speak(self, context_id: str, handle: int) -> None:
         loop = asyncio.get_running_loop()
-        began, offset = loop.time(), 0
+        began = loop.time()
+        offset = 0
         try:
             for number, (at, samples) in enumerate(self._choose(context_id)):
                 await asyncio.sleep(began + at - loop.time())

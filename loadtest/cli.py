@@ -14,11 +14,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.report import bounded, failing
 from loadtest import servers
 from loadtest.compare import as_markdown, caveats, compare
 from loadtest.plan import Plan, parse_rate, parse_share, steps, warmup_within
 from loadtest.plots import draw_plots
+from loadtest.program import bounded, failing
 from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
 from loadtest.run import LoadTestError, OnProgress, carry_out, check_address, run_plan
 from loadtest.session import API_KEY
@@ -113,16 +113,16 @@ def run(options: argparse.Namespace) -> None:
 
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
         async with served(options) as (url, pid):
-            mine = msgspec.structs.replace(plan, url=url)
-            check_address(mine, remote=options.remote)
+            target = msgspec.structs.replace(plan, url=url)
+            check_address(target, remote=options.remote)
             result = await run_plan(
-                mine,
+                target,
                 pid=pid,
                 remote=options.remote,
                 slo_ttfa_ms=options.slo_ttfa_ms,
-                on_progress=display.begin(options.rate, mine),
+                on_progress=display.begin(options.rate, target),
             )
-        row = Row(options.rate, mine, result.figures, None, result.stopped)
+        row = Row(options.rate, target, result.figures, None, result.stopped)
         return [(row, result.records)], None
 
     report(options, server_name(options), measure)
@@ -135,20 +135,20 @@ def sweep(options: argparse.Namespace) -> None:
 
     async def measure(display: Display) -> tuple[list[RunRecords], float]:
         async with served(options) as (url, pid):
-            mine = msgspec.structs.replace(plan, url=url)
-            check_address(mine)
-            most = options.capacity or servers.capacity(url, API_KEY)
-            if not most:
+            target = msgspec.structs.replace(plan, url=url)
+            check_address(target)
+            capacity = options.capacity or servers.capacity(url, API_KEY)
+            if not capacity:
                 raise LoadTestError("the server does not tell its capacity; give --capacity")
-            made = await run_sweep(
-                mine,
+            runs = await run_sweep(
+                target,
                 loads,
-                most,
+                capacity,
                 pid=pid,
                 slo_ttfa_ms=options.slo_ttfa_ms,
                 announce=display.begin,
             )
-        return made, most
+        return runs, capacity
 
     report(options, server_name(options), measure)
 
@@ -158,8 +158,8 @@ def gateway(options: argparse.Namespace) -> None:
     try:
         counts = [int(each) for each in options.streams.split(",")]
     except ValueError:
-        told = f"the numbers of streams are whole numbers with commas, not {options.streams!r}"
-        raise LoadTestError(told) from None
+        message = f"the numbers of streams are whole numbers with commas, not {options.streams!r}"
+        raise LoadTestError(message) from None
 
     async def measure(display: Display) -> tuple[list[RunRecords], None]:
         rows = await gateway_against_bare(
@@ -189,13 +189,13 @@ def report(
     """Measure, print the tables and write the requested files."""
     prepare_files(options.out, options.raw, options.plots)
     with Display() as display:
-        made, capacity = carry_out(measure(display))
+        runs, capacity = carry_out(measure(display))
     try:
-        write_report(name, made, capacity, options.out, options.raw)
+        write_report(name, runs, capacity, options.out, options.raw)
     finally:
         if options.plots:
-            draw_plots(made, options.out)
-    _judge([row for row, _ in made])
+            draw_plots(runs, options.out)
+    _judge([row for row, _ in runs])
 
 
 def _judge(rows: Sequence[Row]) -> None:
@@ -226,7 +226,8 @@ def plan_of(options: argparse.Namespace, **more: Any) -> Plan:
 
 def workload(options: argparse.Namespace) -> Workload:
     """Return the workload that the options name. Raises ValueError or OSError."""
-    name, share = options.workload, parse_share(options.barge_in)
+    name = options.workload
+    share = parse_share(options.barge_in)
     if share > 1:
         raise ValueError("no more than 100 % of the turns can be cut off")
     if name == "whole":

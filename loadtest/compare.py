@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.report import markdown_table
 from loadtest.figures import Figures
 from loadtest.plan import Plan
+from loadtest.program import markdown_table
 from loadtest.report import Report, Row
 from loadtest.stats import Interval, Quantiles
 from loadtest.workload import Workload
@@ -108,14 +108,14 @@ def _numbered(rows: Sequence[Row]) -> list[tuple[_Name, Row]]:
 
 def compare(a: Report, b: Report) -> list[Comparison]:
     """Compare all measures that both reports have, for each pair of runs."""
-    made = []
+    comparisons = []
     for row, other in pairs(a, b):
         for name, more_is_better, get in _COMPARED:
-            mine, its = get(row.figures), get(other.figures)
-            if mine is not None and its is not None:
-                verdict = judge(mine, its, more_is_better)
-                made.append(Comparison(row.label, name, mine, its, verdict))
-    return made
+            a_value, b_value = get(row.figures), get(other.figures)
+            if a_value is not None and b_value is not None:
+                verdict = judge(a_value, b_value, more_is_better)
+                comparisons.append(Comparison(row.label, name, a_value, b_value, verdict))
+    return comparisons
 
 
 def caveats(a: Report, b: Report) -> list[str]:
@@ -148,10 +148,10 @@ def _alone(name: str, rows: Sequence[Row], matched: Sequence[Row]) -> list[str]:
 
 
 def _plan_differences(row: Row, other: Row) -> list[str]:
-    mine, its = _settings(row.plan), _settings(other.plan)
-    if row.load and other.load and _is_near(mine["rate_per_s"], its["rate_per_s"]):
-        mine["rate_per_s"] = its["rate_per_s"]  # each sweep calibrates its own rate for a load
-    unlike = {name: (value, its[name]) for name, value in mine.items() if value != its[name]}
+    a, b = _settings(row.plan), _settings(other.plan)
+    if row.load and other.load and _is_near(a["rate_per_s"], b["rate_per_s"]):
+        a["rate_per_s"] = b["rate_per_s"]  # each sweep calibrates its own rate for a load
+    unlike = {name: (value, b[name]) for name, value in a.items() if value != b[name]}
     drawn = [name for name in unlike if name == "seed" or name in Workload.__struct_fields__]
     said = [f"{row.label}: another workload or seed"] if drawn else []
     return said + [

@@ -11,20 +11,22 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvicorn
 
-from benchmarks.report import bounded
-from codec.fake import FakeCodecEngine, NoiseDecoder
+from loadtest.fakes.codec import FakeCodecEngine, NoiseDecoder
+from loadtest.fakes.talker import FakeTalker
 from loadtest.process_stats import allow_open_files
+from loadtest.program import bounded
 from service.app import create_app
-from service.metrics import Metrics
-from service.runtime import Runtime
-from service.server import settle
+from service.build import assemble
+from service.engines.contracts import Engines
+from service.gateway import settle
+from service.listening import configure_listener
 from service.settings import Settings
-from service.transport.uvicorn_protocols import configure_listener, server_config
+from service.transport.server_config import server_config
 from streaming.spec import CodecSpec
-from talker.fake import FakeTalker
 
 _SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 
@@ -45,6 +47,8 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--first-row-s", type=bounded(float, 0), default=0.02)
     parser.add_argument("--decode-s", type=bounded(float, 0), default=0.004)
+    parser.add_argument("--tls-certificate", type=Path)
+    parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--port", type=bounded(int, 0, 65535), default=0)
     return parser.parse_args(argv)
 
@@ -55,6 +59,8 @@ async def serve(chosen: argparse.Namespace) -> None:
         admission="measured" if chosen.stream_s else "fixed",
         max_contexts=chosen.capacity,
         max_connections=chosen.connections,
+        tls_certificate=chosen.tls_certificate,
+        tls_key=chosen.tls_key,
     )
     talker = FakeTalker(
         row_s=chosen.row_s,
@@ -63,13 +69,22 @@ async def serve(chosen: argparse.Namespace) -> None:
         capacity=chosen.capacity,
     )
     codec = FakeCodecEngine(_SPEC, chosen.decode_s, decoder=NoiseDecoder(_SPEC))
-    app = create_app(Runtime(settings, talker, codec, Metrics("loadtest", "fake")))
-    config = server_config(app, settings, grace_s=2)
+    runtime = assemble(settings, Engines(talker, codec))
+    talker.source = runtime.voices.library
+    failures: list[Exception] = []
+
+    def on_fatal(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    server = uvicorn.Server(server_config(create_app(runtime, on_fatal), settings, grace_s=2))
     with socket.create_server(("127.0.0.1", chosen.port), backlog=1024) as listener:
         configure_listener(listener, settings.slow_consumer_s)
         settle()
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await server.serve(sockets=[listener])
+    if failures:
+        raise failures[0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

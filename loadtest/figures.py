@@ -19,40 +19,59 @@ PREBUFFERS_MS = (0, 100, 200)
 
 
 class Figures(Struct, frozen=True):
-    """The results of one run, described in docs/guides/load_testing.md; times in milliseconds.
+    """The results of one run, described in docs/guides/load_testing.md; times in milliseconds."""
 
-    ``ttfb`` and ``ttfa`` count from the turn's intended start, ``ttfa_sentence`` from when its
-    first sentence was due to be complete. ``streams`` is the mean number of open contexts.
-    ``codes_before`` counts errors before the window, whose sessions are missing in it.
-    ``goodput_per_s`` counts turns whose ``ttfa_sentence`` was within ``slo_ttfa_ms`` and that were
-    gap-free without prebuffer.
-    """
-
+    #: Turns that were due per second.
     offered_per_s: float
+    #: Turns that were due in the window.
     measured_turns: int
+    #: Number of turns by outcome.
     outcomes: dict[str, int]
+    #: Number of errors by code.
     codes: dict[str, int]
+    #: The same before the window, in which their sessions are missing.
     codes_before: dict[str, int]
+    #: Mean number of open contexts.
     streams: float
+    #: Maximum number of open contexts.
     streams_most: int
+    #: Seconds of audio received per second.
     audio_per_s: float
+    #: From a turn's intended start to its first chunk.
     ttfb: Quantiles
+    #: From a turn's intended start to its first audible sample.
     ttfa: Quantiles
+    #: To the same from when the first sentence was due to be complete.
     ttfa_sentence: Quantiles
+    #: Between two chunks.
     gap: Quantiles
+    #: Share of turns without underrun, by the milliseconds that the listener buffers.
     gap_free: dict[str, Interval | None]
+    #: Share of turns of which the server itself reported an underrun.
     server_underrun_share: Interval | None
+    #: The talker's real-time factor, by the server.
     rtf: Quantiles
+    #: Time to the last chunk over the duration of the audio.
     delivery_rtf: Quantiles
+    #: From a cancel to its acknowledgement.
     cancel_ack: Quantiles
+    #: From a cancel to the last audio.
     cancel_last_byte: Quantiles
+    #: From a request to its refusal.
     refusal: Quantiles
+    #: How late the generator started turns.
     lateness: Quantiles
+    #: The ``ttfa_sentence`` within which a turn is good.
     slo_ttfa_ms: float
+    #: Good turns per second: in time, and gap-free without a prebuffer.
     goodput_per_s: float
+    #: Seconds that were measured.
     window_s: float
+    #: What the server's processes used.
     server: ProcessStats | None = None
+    #: Streams for each core that the server used.
     streams_per_core: float | None = None
+    #: The machine's load before and after the run.
     load_average: tuple[float, float] = (0.0, 0.0)
 
 
@@ -73,10 +92,10 @@ def arrivals_of(record: TurnRecord) -> list[Arrival]:
 
 def is_gap_free(record: TurnRecord, prebuffer_ms: int) -> bool:
     """Whether a listener with that prebuffer had no underrun before the end or the cancel."""
-    heard = arrivals_of(record)
+    chunks = arrivals_of(record)
     if record.outcome == "cancelled" and record.cancel_s is not None:
-        heard.append(Arrival(record.cancel_s, 1))  # audio that was to come had not arrived by then
-    return underrun(heard, record.sample_rate, prebuffer_ms / 1000)[0] == 0
+        chunks.append(Arrival(record.cancel_s, 1))  # audio that was to come had not arrived by then
+    return underrun(chunks, record.sample_rate, prebuffer_ms / 1000)[0] == 0
 
 
 def measured_turns(
@@ -120,14 +139,14 @@ def _after_cancel_ms(record: TurnRecord, at_s: float | None) -> float | None:
 
 def _refusal_ms(plan: Plan, record: TurnRecord) -> float | None:
     """Return the time from request to refusal; over HTTP the request has the whole text."""
-    asked_s = record.sentence_s if plan.protocol == "openai" else record.intended_s
-    return 1000 * (record.ended_s - asked_s) if record.outcome == "refused" else None
+    requested_s = record.sentence_s if plan.protocol == "openai" else record.intended_s
+    return 1000 * (record.ended_s - requested_s) if record.outcome == "refused" else None
 
 
-def _sentence_ttfa(record: TurnRecord, heard: StreamReport) -> float | None:
-    if heard.ttfa_ms is None:
+def _sentence_ttfa(record: TurnRecord, measured: StreamReport) -> float | None:
+    if measured.ttfa_ms is None:
         return None
-    return heard.ttfa_ms - 1000 * (record.sentence_s - record.intended_s)
+    return measured.ttfa_ms - 1000 * (record.sentence_s - record.intended_s)
 
 
 def figures(
@@ -146,16 +165,16 @@ def figures(
     begin_s, end_s = plan.warmup_s, min(plan.duration_s, until_s or plan.duration_s)
     window_s = max(1e-9, end_s - begin_s)
     measured = measured_turns(plan, records, until_s)
-    heard = [
+    audible = [
         (record, stream_report(record))
         for record in measured
         if record.outcome in ("complete", "cancelled") and record.arrivals
     ]
-    sentence = [(r, _sentence_ttfa(r, h)) for r, h in heard]
+    sentence = [(r, _sentence_ttfa(r, h)) for r, h in audible]
     good = [r for r, t in sentence if t is not None and t <= slo_ttfa_ms and is_gap_free(r, 0)]
     spans = open_spans(records)
     streams = overlap(spans, begin_s, end_s) / window_s
-    told = [r.underrun_ms for r in measured if r.underrun_ms is not None]
+    underruns_ms = [r.underrun_ms for r in measured if r.underrun_ms is not None]
     samples = sum(
         n / r.sample_rate for r in records for at, n in r.arrivals if begin_s <= at < end_s
     )
@@ -168,17 +187,17 @@ def figures(
         streams=streams,
         streams_most=most_at_once(spans),
         audio_per_s=samples / window_s,
-        ttfb=_known(h.ttfb_ms for _, h in heard),
-        ttfa=_known(h.ttfa_ms for _, h in heard),
+        ttfb=_known(h.ttfb_ms for _, h in audible),
+        ttfa=_known(h.ttfa_ms for _, h in audible),
         ttfa_sentence=_known(t for _, t in sentence),
-        gap=quantiles([gap for r, _ in heard for gap in gaps_ms(r)]),
+        gap=quantiles([gap for r, _ in audible for gap in gaps_ms(r)]),
         gap_free={
-            str(held): share_interval(sum(is_gap_free(r, held) for r, _ in heard), len(heard))
+            str(held): share_interval(sum(is_gap_free(r, held) for r, _ in audible), len(audible))
             for held in PREBUFFERS_MS
         },
-        server_underrun_share=share_interval(sum(ms > 0 for ms in told), len(told)),
+        server_underrun_share=share_interval(sum(ms > 0 for ms in underruns_ms), len(underruns_ms)),
         rtf=_known(r.rtf for r in measured),
-        delivery_rtf=_known(h.rtf for _, h in heard),
+        delivery_rtf=_known(h.rtf for _, h in audible),
         cancel_ack=_known(_after_cancel_ms(r, r.cancelled_s) for r in measured),
         cancel_last_byte=_known(_after_cancel_ms(r, r.last_audio_s) for r in measured),
         refusal=_known(_refusal_ms(plan, r) for r in measured),

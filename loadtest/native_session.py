@@ -16,7 +16,9 @@ from talkwire_client import Client, ClientError, PlaybackClock, RefusedError, Se
 
 #: A cancelled context's metrics follow the answer: the number of checks for them, the seconds
 #: between two checks, and the wait afterwards for audio that should not come.
-_METRICS_LOOKS, _LOOK_S, _AFTER_S = 100, 0.01, 0.25
+_METRICS_LOOKS = 100
+_LOOK_S = 0.01
+_AFTER_S = 0.25
 
 
 async def converse(
@@ -164,7 +166,8 @@ class _Speech(TurnSpeech):
             raise speech.errors[0]
 
     def _read_server(self) -> None:
-        record, speech = self._record, self._speech
+        record = self._record
+        speech = self._speech
         if speech is None:
             return
         if speech.last_audio_s is not None:

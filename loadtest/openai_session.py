@@ -25,8 +25,11 @@ from talkwire_client.protocol import PATH
 
 SPEECH_PATH = "/v1/audio/speech"
 _SCHEMES = {"ws": "http", "wss": "https"}
-_SAMPLE_RATE, _SAMPLE_BYTES = 24_000, 2
-_READ_BYTES, _ERROR_BYTES, _OK = 1 << 16, 1 << 14, 200
+_SAMPLE_RATE = 24_000
+_SAMPLE_BYTES = 2
+_READ_BYTES = 1 << 16
+_ERROR_BYTES = 1 << 14
+_OK = 200
 
 
 class Refused(Exception):
@@ -69,7 +72,8 @@ async def converse(
     plan: Plan, number: int, turns: Sequence[Turn], begin_s: float, zero_s: float, sink: Sink
 ) -> None:
     """See ``loadtest.native_session.converse``."""
-    where, due_s = address(plan.url), begin_s
+    where = address(plan.url)
+    due_s = begin_s
     for index, turn in enumerate(turns):
         if index:
             if due_s >= plan.duration_s:
@@ -121,7 +125,8 @@ class _Speech(TurnSpeech):
             judge_unfinished(record)
 
     async def _speak(self) -> None:
-        record, where = self._record, self._where
+        record = self._record
+        where = self._where
         reader, writer = await asyncio.open_connection(
             where.host, where.port, ssl=where.tls or None
         )
@@ -148,7 +153,8 @@ class _Speech(TurnSpeech):
 
     def _hear(self, pcm: bytes, hang_up: Callable[[], None]) -> bytes:
         """Record the whole samples of ``pcm``. Returns the remaining bytes."""
-        record, at = self._record, self._now()
+        record = self._record
+        at = self._now()
         samples = len(pcm) // _SAMPLE_BYTES
         record.last_audio_s = at
         if not samples or record.cancel_s is not None:
@@ -193,7 +199,8 @@ async def _answer(
     http = h11.Connection(h11.CLIENT)
     for event in (*request, h11.EndOfMessage()):
         writer.write(http.send(event) or b"")
-    status, refusal = _OK, bytearray()
+    status = _OK
+    refusal = bytearray()
     try:
         while True:
             got = http.next_event()

@@ -24,31 +24,41 @@ Protocol = Literal["native", "openai"]
 class Plan(Struct, frozen=True):
     """The parameters of a run, from which all workers draw the same sessions.
 
-    ``rate_per_s`` sessions arrive as a Poisson process for ``duration_s``. Sessions that would have
-    arrived within ``under_way_s`` before it, and would not be over, take part from the first turn
-    that is due after the beginning, so that the load is complete from then on. If ``streams`` is
-    set instead, that many sessions begin evenly over the warm-up and speak turn after turn until
-    ``duration_s``, so that the number of streams is constant. Turns that are due before
-    ``warmup_s`` are not measured. The run ends ``grace_s`` after ``duration_s`` at the latest.
-
-    A turn fails after ``turn_limit_s`` without progress: no text sent, no audio received.
+    Sessions arrive as a Poisson process. If ``streams`` is set instead, that many sessions begin
+    evenly over the warm-up and speak turn after turn, so that the number of streams is constant.
     """
 
+    #: Address of the service.
     url: str
+    #: Seconds in which sessions arrive and turns are measured.
     duration_s: float
+    #: Seconds at the beginning whose turns are not measured.
     warmup_s: float
+    #: Sessions that arrive per second.
     rate_per_s: float = 0.0
+    #: Constant number of streams; 0: sessions arrive at the rate.
     streams: int = 0
+    #: What sessions say.
     workload: Workload = Workload()
+    #: Of arrivals and sessions.
     seed: int = 1
+    #: Number of worker processes.
     processes: int = 1
+    #: Maximum number of sessions of the run.
     max_sessions: int = 20_000
+    #: Maximum number of sessions at once.
     max_open: int = 2_000
+    #: Lead that contexts ask for; None: the server's default.
     max_lead_ms: int | None = 2_000
+    #: Seconds between playback reports.
     report_every_s: float = 0.5
+    #: Seconds without progress (text sent or audio received) after which a turn fails.
     turn_limit_s: float = 60.0
+    #: Seconds after ``duration_s`` in which turns may still end.
     grace_s: float = 30.0
     protocol: Protocol = "native"
+    #: Sessions that would have arrived in so many seconds before the run, and would not be over,
+    #: take part from the first turn that is due in it. So the load is complete from its beginning.
     under_way_s: float = 0.0
 
 
@@ -77,8 +87,8 @@ def parse_share(text: str) -> float:
     return float(found[1]) / (100 if found[2] else 1)
 
 
-def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple[float, ...]:
-    """Draw the arrival times of a Poisson process on ``[0, duration_s)``, at most ``most``.
+def poisson(rate_per_s: float, duration_s: float, seed: int, max_count: int) -> tuple[float, ...]:
+    """Draw the arrival times of a Poisson process on ``[0, duration_s)``, at most ``max_count``.
 
     The same seed gives the same times; a longer duration only adds to them. Raises ValueError for a
     rate that is not positive, or a negative duration.
@@ -88,7 +98,7 @@ def poisson(rate_per_s: float, duration_s: float, seed: int, most: int) -> tuple
     draw = random.Random(f"arrivals:{seed}")
     times: list[float] = []
     at = draw.expovariate(rate_per_s)
-    while at < duration_s and len(times) < most:
+    while at < duration_s and len(times) < max_count:
         times.append(at)
         at += draw.expovariate(rate_per_s)
     return tuple(times)

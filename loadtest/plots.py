@@ -38,7 +38,7 @@ def _save(axes: Axes, path: Path) -> Path:
     return path
 
 
-def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
+def draw_plots(runs: Sequence[RunRecords], out: Path) -> None:
     """Draw the plots that these runs allow into a folder, from the turns that the tables count.
     Those of earlier runs are removed, since the report is no longer theirs.
     """
@@ -47,11 +47,11 @@ def draw_plots(made: Sequence[RunRecords], out: Path) -> None:
         (out / name).unlink(missing_ok=True)
     counted = [
         (row.label, measured_turns(row.plan, records, row.plan.warmup_s + row.figures.window_s))
-        for row, records in made
+        for row, records in runs
     ]
     ttfa_cdf(counted, out / "ttfa_cdf.png")
-    if len(made) > 1:
-        rows = [row for row, _ in made]
+    if len(runs) > 1:
+        rows = [row for row, _ in runs]
         ttfa_against_load(rows, out / "ttfa_load.png")
         goodput(rows, out / "goodput.png")
     stream = typical(counted[0][1])
@@ -119,7 +119,9 @@ def waterfall(record: TurnRecord, path: Path) -> Path:
         "after the turn's intended start, s",
         "audio, s",
     )
-    times, received, total = [0.0], [0.0], 0.0
+    times = [0.0]
+    received = [0.0]
+    total = 0.0
     play_x: list[float] = []
     play_y: list[float] = []
     dry = 0.0
@@ -148,8 +150,8 @@ def waterfall(record: TurnRecord, path: Path) -> Path:
 
 def typical(records: Sequence[TurnRecord]) -> TurnRecord | None:
     """Return the stream to draw: the median by TTFA among those with most chunks."""
-    heard = [r for r in records if r.outcome == "complete" and len(r.arrivals) > 1]
-    if not heard:
+    spoken = [r for r in records if r.outcome == "complete" and len(r.arrivals) > 1]
+    if not spoken:
         return None
-    long = sorted(heard, key=lambda r: -len(r.arrivals))[: max(1, len(heard) // 4)]
+    long = sorted(spoken, key=lambda r: -len(r.arrivals))[: max(1, len(spoken) // 4)]
     return sorted(long, key=lambda r: stream_report(r).ttfb_ms or 0.0)[len(long) // 2]

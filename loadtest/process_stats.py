@@ -91,5 +91,5 @@ def load_average() -> float:
 def allow_open_files() -> None:
     """Raise the limit of open files to this user's maximum, since a load needs more than 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = hard if hard != resource.RLIM_INFINITY else 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    limit = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -30,36 +30,45 @@ REFUSALS = frozenset(
 
 
 class TurnRecord(Struct):
-    """One turn. Times are seconds from the run's beginning; None: the turn did not get that far.
+    """One turn. Times are seconds from the run's beginning; None: the turn did not get that far."""
 
-    ``intended_s``: when the first piece of text was due, by the script and the listener's playback
-    alone. ``started_s``: when the generator began it. ``sentence_s``: when the end of the first
-    sentence was due. ``opened_s``: the context (for a session's first turn also the socket) was
-    open; over HTTP the connection, if its answer was a 200. ``arrivals``: (time, samples) of each
-    chunk that was kept; ``silence``: samples before the first audible one. ``cancel_s``: the cancel
-    was sent; ``cancelled_s``: it was acknowledged; ``last_audio_s``: the last frame arrived, kept
-    or not, also after ``ended_s``. ``rtf`` and ``underrun_ms`` are the server's own measurements,
-    ``code`` its error code. ``run``: the label of the row to which the turn belongs.
-    """
-
+    #: Number of the session in the run.
     session: int
+    #: Number of the turn in its session.
     turn: int
+    #: Length of the text.
     characters: int
+    #: When the first piece of text was due, by the script and the listener's playback alone.
     intended_s: float
+    #: When the end of the first sentence was due.
     sentence_s: float
+    #: When the generator began the turn.
     started_s: float
     outcome: Outcome = "unfinished"
+    #: The server's error code.
     code: str | None = None
+    #: Of the audio, in Hz.
     sample_rate: int = 24_000
+    #: When the context (for a session's first turn also the socket) was open; over HTTP the
+    #: connection, if its answer was a 200.
     opened_s: float | None = None
+    #: Time and samples of each chunk that was kept.
     arrivals: list[tuple[float, int]] = []
+    #: Samples before the first audible one.
     silence: int | None = None
+    #: When the cancel was sent.
     cancel_s: float | None = None
+    #: When the cancel was acknowledged.
     cancelled_s: float | None = None
+    #: When the last frame arrived, kept or not, also after ``ended_s``.
     last_audio_s: float | None = None
+    #: When the turn was over.
     ended_s: float = 0.0
+    #: The server's own measurement of the talker's pace.
     rtf: float | None = None
+    #: The server's own measurement of underruns.
     underrun_ms: float | None = None
+    #: Label of the row of the report to which the turn belongs.
     run: str = ""
 
     @property

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from benchmarks.report import check_writable, environment, markdown_table
 from loadtest.figures import Figures
 from loadtest.plan import Plan, arrivals
+from loadtest.program import check_writable, environment, markdown_table
 from loadtest.records import TurnRecord, write_records
 from loadtest.run import LoadTestError
 from loadtest.stats import Interval, Quantiles
@@ -59,9 +59,9 @@ def make_report(server: str, rows: Sequence[Row], capacity: float | None = None)
     )
 
 
-def write_json(path: Path, made: Report) -> None:
+def write_json(path: Path, report: Report) -> None:
     """Write a report, with floats rounded to the clock's resolution. Raises OSError."""
-    rounded = _rounded(msgspec.to_builtins(made))
+    rounded = _rounded(msgspec.to_builtins(report))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n")
 
 
@@ -70,12 +70,12 @@ def read_json(path: Path) -> Report:
     none.
     """
     try:
-        made = msgspec.json.decode(path.read_bytes(), type=Report)
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path} is no load test's result: {error}") from error
-    if made.schema != SCHEMA:
-        raise ValueError(f"{path} is of schema {made.schema}; this program reads {SCHEMA}")
-    return made
+    if report.schema != SCHEMA:
+        raise ValueError(f"{path} is of schema {report.schema}; this program reads {SCHEMA}")
+    return report
 
 
 def _rounded(value: Any) -> Any:
@@ -86,20 +86,20 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def markdown(made: Report) -> str:
+def markdown(report: Report) -> str:
     """Format a report: the machine in a line, a table of latencies and one of outcomes."""
     facts = ", ".join(
-        f"{name} {value}" for name, value in made.machine.items() if value != "absent"
+        f"{name} {value}" for name, value in report.machine.items() if value != "absent"
     )
-    capacity = f" Capacity: {made.capacity:g} streams." if made.capacity else ""
+    capacity = f" Capacity: {report.capacity:g} streams." if report.capacity else ""
     parts = [
-        f"{made.server}, {made.made_at}. {facts}.{capacity}",
-        _latencies(made.rows, made.capacity),
-        _outcomes(made.rows),
+        f"{report.server}, {report.made_at}. {facts}.{capacity}",
+        _latencies(report.rows, report.capacity),
+        _outcomes(report.rows),
         "Times in ms. Brackets: 95 % confidence interval. `load avg`: the machine's, before and "
         "after the run.",
     ]
-    if notes := [note for row in made.rows for note in _notes(row)]:
+    if notes := [note for row in report.rows for note in _notes(row)]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
 

@@ -56,7 +56,8 @@ def port_of(url: str, protocol: Protocol) -> int:
 
 def require_local(url: str, protocol: Protocol = "native") -> int:
     """Return the port of a loopback address. Raises LoadTestError for any other address."""
-    port, parts = port_of(url, protocol), urlsplit(url)
+    port = port_of(url, protocol)
+    parts = urlsplit(url)
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -114,7 +115,7 @@ async def run_plan(
         raise LoadTestError("a worker process broke; what it said is above")
     last_s = min(plan.duration_s, stopped_s or plan.duration_s)
     spent = usage(meter.samples, zero_s + plan.warmup_s, zero_s + last_s)
-    made = figures(
+    results = figures(
         plan,
         records,
         slo_ttfa_ms=slo_ttfa_ms,
@@ -122,7 +123,7 @@ async def run_plan(
         load_average=(before, load_average()),
         until_s=stopped_s,
     )
-    return Result(made, records, stop.is_set())  # also by a Ctrl-C after the last turn
+    return Result(results, records, stop.is_set())  # also by a Ctrl-C after the last turn
 
 
 def carry_out(work: Coroutine[object, object, T]) -> T:

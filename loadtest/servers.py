@@ -27,6 +27,8 @@ _MOST_LOG = 1 << 20
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
+#: The program of this environment.
+TALKWIRE = Path(sys.executable).with_name("talkwire")
 #: Settings of ``talkwire serve`` that would change the address of a server that is started here.
 _OF_ADDRESS = frozenset(("TALKWIRE_TLS_CERTIFICATE", "TALKWIRE_TLS_KEY"))
 
@@ -50,12 +52,11 @@ class Server(NamedTuple):
     pid: int
 
 
-def real(options: Sequence[str] = ()) -> Command:
+def real(options: Sequence[str] = (), talkwire: Path = TALKWIRE) -> Command:
     """Return the command line of ``talkwire serve``: without TLS on loopback, whatever the
     environment says.
     """
-    talkwire = str(Path(sys.executable).with_name("talkwire"))
-    return Command([talkwire, "serve", "--host", "127.0.0.1", "--port", "0", *options], {})
+    return Command([str(talkwire), "serve", "--host", "127.0.0.1", "--port", "0", *options], {})
 
 
 def fake(options: Sequence[str] = ()) -> Command:

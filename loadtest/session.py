@@ -30,7 +30,10 @@ class TurnSpeech:
     _stall: asyncio.Timeout
 
     def __init__(self, plan: Plan, turn: Turn, record: TurnRecord, zero_s: float) -> None:
-        self._plan, self._turn, self._record, self._zero_s = plan, turn, record, zero_s
+        self._plan = plan
+        self._turn = turn
+        self._record = record
+        self._zero_s = zero_s
         self._playback = PlaybackClock(record.sample_rate)
         self._silence = LeadingSilence()
         self._barge_at: float | None = None

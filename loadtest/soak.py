@@ -23,8 +23,8 @@ from http.client import HTTPException
 
 import psutil
 
-from benchmarks.report import bounded, failing, output_file
 from loadtest import servers
+from loadtest.program import bounded, failing, output_file
 from loadtest.run import carry_out, port_of
 from loadtest.stats import trend
 from talkwire_client import Client, ClientError, ServerError
@@ -34,7 +34,8 @@ TEXTS = (
     "Every winter the mountain village is white. Nobody travels there before the spring.",
     "Open the window.",
 )
-_QUIET_S, _READ_S = 10.0, 1.0
+_QUIET_S = 10.0
+_READ_S = 1.0
 #: Share of the run before the regression begins, while caches fill.
 _WARM_UP = 0.2
 _MIB = 1 << 20
@@ -127,7 +128,8 @@ def _count(done: dict[str, int], way: str) -> None:
 
 async def _speak(native: Client, chance: random.Random, way: str) -> None:
     """Speak, and leave early unless ``heard``, which cancels the speech."""
-    seed, rate = chance.randrange(1 << 30), chance.choice((8000, 24000))
+    seed = chance.randrange(1 << 30)
+    rate = chance.choice((8000, 24000))
     text = " ".join(chance.choices(TEXTS, k=chance.randrange(1, 4)))
     async with native.speak(text, seed=seed, sample_rate=rate) as speech:
         async for _ in speech:

@@ -66,7 +66,8 @@ def share_interval(hits: int, of: int) -> Interval | None:
     """Estimate a share with Wilson's interval; None if ``of`` is 0."""
     if not of:
         return None
-    share, z2 = hits / of, _Z95**2
+    share = hits / of
+    z2 = _Z95**2
     middle = (share + z2 / (2 * of)) / (1 + z2 / of)
     half = _Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
     # The bounds of shares 0 and 1 are exact; rounding must not move the estimate out.

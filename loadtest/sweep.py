@@ -21,7 +21,8 @@ from loadtest.workload import Workload, session
 Announce = Callable[[str, Plan], OnProgress]
 
 #: Sessions of a calibration, and its duration.
-_CALIBRATION_SESSIONS, _CALIBRATION_S = 4, 90.0
+_CALIBRATION_SESSIONS = 4
+_CALIBRATION_S = 90.0
 #: Sessions drawn to estimate the mean length of their texts.
 _DRAWN = 500
 #: Answers of some 20 seconds, one after another: a stream that hardly ever pauses.
@@ -95,16 +96,16 @@ async def sweep(
     """
     held_s = await calibrate(plan)
     under_way_s = longest_s(plan.workload, plan.seed)
-    made: list[tuple[Row, list[TurnRecord]]] = []
+    runs: list[tuple[Row, list[TurnRecord]]] = []
     for label, load in zip(labels(loads), loads, strict=True):
         rate = load * capacity / held_s
-        mine = msgspec.structs.replace(plan, rate_per_s=rate, under_way_s=under_way_s)
-        progress = announce(f"{label} ({rate:.2f} sessions/s)", mine)
-        result = await run_plan(mine, pid=pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress)
-        made.append((Row(label, mine, result.figures, load, result.stopped), result.records))
+        step = msgspec.structs.replace(plan, rate_per_s=rate, under_way_s=under_way_s)
+        progress = announce(f"{label} ({rate:.2f} sessions/s)", step)
+        result = await run_plan(step, pid=pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress)
+        runs.append((Row(label, step, result.figures, load, result.stopped), result.records))
         if result.stopped:
             break
-    return made
+    return runs
 
 
 def steady_plan(streams: int, duration_s: float, processes: int, seed: int) -> Plan:
@@ -144,12 +145,12 @@ async def gateway_against_bare(
 
     async def measure(label: str, plan: Plan, command: servers.Command) -> Result:
         async with servers.started(command) as server:
-            mine = msgspec.structs.replace(plan, url=server.url)
-            progress = announce(label, mine)
+            target = msgspec.structs.replace(plan, url=server.url)
+            progress = announce(label, target)
             result = await run_plan(
-                mine, pid=server.pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress
+                target, pid=server.pid, slo_ttfa_ms=slo_ttfa_ms, on_progress=progress
             )
-        rows.append(Row(label, mine, result.figures, None, result.stopped))
+        rows.append(Row(label, target, result.figures, None, result.stopped))
         return result
 
     with tempfile.TemporaryDirectory() as folder:

@@ -44,11 +44,11 @@ def scripts(plan: Plan, index: int) -> Iterator[Share]:
     run begins are drawn at once, and continue with the next turn that is due. The others are drawn
     when they are requested.
     """
-    mine = shares(plan, index)
-    begun = [(n, session(plan.workload, plan.seed, n), at) for n, at in mine if at < 0]
+    own = shares(plan, index)
+    begun = [(n, session(plan.workload, plan.seed, n), at) for n, at in own if at < 0]
     left = [(n, *from_beginning(turns, at)) for n, turns, at in begun]
     early = sorted(((n, at, turns) for n, turns, at in left if turns), key=itemgetter(1))
-    later = ((n, at, session(plan.workload, plan.seed, n)) for n, at in mine if at >= 0)
+    later = ((n, at, session(plan.workload, plan.seed, n)) for n, at in own if at >= 0)
     return heapq.merge(early, later, key=itemgetter(1))
 
 
@@ -62,13 +62,13 @@ async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.
     """Begin each session when it is due, independently of the others. Returns when all have ended,
     at the plan's last moment, or at ``stop``.
     """
-    most = max(1, plan.max_open // plan.processes)
+    max_open = max(1, plan.max_open // plan.processes)
     talking: set[asyncio.Task[None]] = set()
 
     async def begin() -> None:
         for number, at, turns in coming:
             await asyncio.sleep(at + zero_s - time.monotonic())
-            if len(talking) >= most:
+            if len(talking) >= max_open:
                 emit(_dropped(number, turns[0], at, zero_s))
                 continue
             converse = _CONVERSE[plan.protocol]
@@ -91,7 +91,9 @@ async def run(plan: Plan, coming: Iterator[Share], zero_s: float, stop: asyncio.
 
 def _dropped(number: int, turn: Turn, at: float, zero_s: float) -> TurnRecord:
     record = new_record(number, 0, turn, at, zero_s)
-    record.outcome, record.code, record.ended_s = "dropped", "max_open", record.started_s
+    record.outcome = "dropped"
+    record.code = "max_open"
+    record.ended_s = record.started_s
     return record
 
 

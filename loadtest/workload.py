@@ -153,7 +153,8 @@ def _pieces(workload: Workload, text: str, draw: random.Random) -> tuple[Piece, 
     # A log-normal wait of mean 1 / tokens_per_s: mostly even, with an occasional long one.
     sigma = math.sqrt(math.log1p(workload.jitter**2))
     mu = -math.log(workload.tokens_per_s) - sigma**2 / 2
-    at, pieces = 0.0, []
+    at = 0.0
+    pieces = []
     for token in tokens(text):
         pieces.append(Piece(at, token))
         at += draw.lognormvariate(mu, sigma)

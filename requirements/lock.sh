@@ -4,13 +4,15 @@
 #
 #     #: omit PACKAGE: reason      leaves PACKAGE, and what only PACKAGE needs, out (so lists install with --no-deps)
 #     #: beside LIST               goes into one environment with LIST.txt: takes its versions
+#     #: instead PACKAGE==VERSION   takes that version, whatever the lists that it includes ask for
 #
 # Settings (environment): UV, the program; UPGRADE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-uv}
 omitted=$(mktemp)
-trap 'rm -f "$omitted"' EXIT
+instead=$(mktemp)
+trap 'rm -f "$omitted" "$instead"' EXIT
 
 for name in "$@"; do
   beside=$(sed -n 's/^#: beside \(.*\)$/\1/p' "requirements/$name.in")
@@ -18,7 +20,8 @@ for name in "$@"; do
   [ -z "${UPGRADE:-}" ] || options+=(--upgrade)
   [ -z "$beside" ] || options+=(--constraint "requirements/$beside.txt")
   sed -n 's/^#: omit \([^:]*\):.*/\1/p' "requirements/$name.in" > "$omitted"
-  "$uv" pip compile "requirements/$name.in" "${options[@]}" --excludes "$omitted" \
+  sed -n 's/^#: instead \(.*\)$/\1/p' "requirements/$name.in" > "$instead"
+  "$uv" pip compile "requirements/$name.in" "${options[@]}" --excludes "$omitted" --overrides "$instead" \
     --custom-compile-command "make lock" --output-file "requirements/$name.txt"
   echo "requirements/$name.txt: $(grep -c '==' "requirements/$name.txt") packages"
 done

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Install the system packages without which some tests are skipped (Debian, Ubuntu; as root):
+# Install the system packages that the service needs, and those without which some tests are skipped (Debian, Ubuntu;
+# as root):
 #
 #     requirements/system.sh
 set -euo pipefail
 
 packages=(
+  libnuma1      # vLLM's CPU kernels (install.sh can do without root what this does)
   libopus0      # opuslib: Opus packets by the system's library
   prometheus    # promtool: make check-monitoring
   chromium      # make test-page
   nginx-light   # the documented proxy, in front of the service
+  haproxy       # the balancer of several services on one machine
 )
 missing=()
 for package in "${packages[@]}"; do

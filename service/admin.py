@@ -14,20 +14,21 @@ from starlette.exceptions import HTTPException
 from service import __version__
 from service.access.gate import Gate
 from service.access.rules import Access, GuardedRouter, Rule, declare
+from service.admission import Admission
 from service.auth.keys import Scope
-from service.dialects.errors import refusal, validation_error
-from service.dialects.native import TABLE
-from service.dialects.openai.errors import no_route, not_found
+from service.dialects.no_route import no_route, not_found
+from service.errors import NATIVE_TABLE, validation_error
+from service.lifecycle import Lifecycle
 from service.runtime import Runtime
 from streaming.errors import ErrorCode, RequestError
 
 
 def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> GuardedRouter:
     """Create the routes ``/health/*``, and ``/metrics`` for callers with ``metrics_access``."""
-    router = GuardedRouter(Rule(Access.PROBE, TABLE))
+    router = GuardedRouter(Rule(Access.PROBE, NATIVE_TABLE))
 
     def answer(ok: bool) -> Response:
-        body = {"status": "ok" if ok else "unavailable", "phase": runtime.phase.value}
+        body = {"status": "ok" if ok else "unavailable", "phase": runtime.lifecycle.phase.value}
         return JSONResponse(body, 200 if ok else 503)
 
     unavailable: dict[int | str, Any] = {503: {"description": "Not now; `phase` has the reason."}}
@@ -37,15 +38,21 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         """Whether the event loop is running. The answer does not depend on the load."""
         return answer(True)
 
+    @router.get("/health", tags=["health"], responses=unavailable)
     @router.get("/health/ready", tags=["health"], responses=unavailable)
     async def ready() -> Response:
-        """Whether new contexts are accepted now."""
-        return answer(runtime.is_ready)
+        """Whether new contexts are accepted now. Other servers have it at `/health`."""
+        return answer(runtime.lifecycle.is_ready)
+
+    @router.get("/health/free", tags=["health"], responses=unavailable)
+    async def free() -> Response:
+        """Whether a new client would be served now, for balancers: ready, with a free slot."""
+        return answer(runtime.has_room)
 
     @router.get("/health/startup", tags=["health"], responses=unavailable)
     async def startup() -> Response:
         """Whether the models have been loaded and warmed up."""
-        return answer(runtime.ready.is_set())
+        return answer(runtime.lifecycle.ready.is_set())
 
     @router.get(
         "/metrics",
@@ -53,7 +60,7 @@ def health_router(runtime: Runtime, metrics_access: Access = Access.METRICS) -> 
         response_class=PlainTextResponse,
         responses={code: {"description": "The scope admin is needed."} for code in (401, 403)},
     )
-    @declare(Rule(metrics_access, TABLE))
+    @declare(Rule(metrics_access, NATIVE_TABLE))
     async def metrics() -> Response:
         """Metrics in Prometheus' exposition format."""
         return PlainTextResponse(runtime.metrics.render(), media_type=CONTENT_TYPE_LATEST)
@@ -74,19 +81,21 @@ def create_admin_app(runtime: Runtime, end: Callable[[], None]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_middleware(Gate, runtime=runtime, router=app.router, bound=runtime.settings.admin_host)
     app.router.routes += health_router(runtime, Access.SCRAPE).routes
-    app.router.routes += _drain_router(runtime, end).routes
+    app.router.routes += _drain_router(runtime.lifecycle, runtime.admission, end).routes
     return app
 
 
-def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
+def _drain_router(
+    lifecycle: Lifecycle, admission: Admission, end: Callable[[], None]
+) -> GuardedRouter:
     """Create the routes of ``/admin/drain``, for a listener that is protected by its network."""
-    router = GuardedRouter(Rule(Scope.ADMIN, TABLE), tags=["admin"])
+    router = GuardedRouter(Rule(Scope.ADMIN, NATIVE_TABLE), tags=["admin"])
 
     def drain_state(status: int = 200) -> Response:
         body = {
-            "draining": runtime.draining.is_set(),
-            "connections": runtime.connections,
-            "contexts": runtime.admission.active,
+            "draining": lifecycle.draining.is_set(),
+            "connections": lifecycle.connections,
+            "contexts": admission.active,
         }
         return JSONResponse(body, status)
 
@@ -102,7 +111,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
             return refused
         if exit:
             end()
-        runtime.begin_drain()
+        lifecycle.begin_drain()
         return drain_state(202)
 
     @router.delete(_PATH)
@@ -110,7 +119,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
         """Accept new work again, unless the process is about to end (409)."""
         if refused := _refuse_page(request):
             return refused
-        return drain_state(200 if runtime.end_drain() else _CONFLICT)
+        return drain_state(200 if lifecycle.end_drain() else _CONFLICT)
 
     return router
 
@@ -118,7 +127,7 @@ def _drain_router(runtime: Runtime, end: Callable[[], None]) -> GuardedRouter:
 async def _refuse_query(request: Request, error: Exception) -> Response:
     """Respond to a query with an invalid value."""
     assert isinstance(error, RequestValidationError)
-    return refusal(request.app.state.runtime, validation_error(error.errors()), TABLE)
+    return _refusal(request, validation_error(error.errors()))
 
 
 def _refuse_page(request: Request) -> Response | None:
@@ -126,4 +135,9 @@ def _refuse_page(request: Request) -> Response | None:
     if "origin" not in request.headers:
         return None
     error = RequestError(ErrorCode.FORBIDDEN_ORIGIN, "Web pages may not do this.")
-    return refusal(request.app.state.runtime, error, TABLE)
+    return _refusal(request, error)
+
+
+def _refusal(request: Request, error: RequestError) -> Response:
+    runtime: Runtime = request.app.state.runtime
+    return runtime.errors.refusal(error, NATIVE_TABLE)

@@ -30,14 +30,18 @@ class SlotUser(Protocol):
 class Lease:
     """A slot that ``caller`` holds until ``release`` or the end of a ``with`` block, for audio
     played at ``speed``. It may be taken back while its ``user``, if set, does not need it.
+
+    ``weight``: the number of ordinary streams that cost the codec as much. It counts for the
+    caller's share of the slots, and for the number of slots.
     """
 
-    __slots__ = ("_admission", "acquired_at", "caller", "speed", "user")
+    __slots__ = ("_admission", "acquired_at", "caller", "speed", "user", "weight")
 
     def __init__(self, admission: Admission, caller: Caller, speed: float, now: float) -> None:
         self._admission: Admission | None = admission
         self.caller, self.speed, self.acquired_at = caller, speed, now
         self.user: SlotUser | None = None
+        self.weight = 1.0
 
     @property
     def is_held(self) -> bool:
@@ -71,10 +75,11 @@ class Admission:
     and all open ones are expected to get their audio faster than it is played. With ``accounts``,
     the limits of the caller's tenant and key apply too.
 
-    No client may hold more than ``max_share`` of the slots. A client that holds an equal share
-    leaves free slots to clients that were refused while holding less. It also leaves the last
-    free slot to others if any have asked recently. If no slot is free, one that has not been
-    needed for ``rest_s`` is taken back.
+    No client may hold more than ``max_share`` of the slots. Free slots are left to clients that
+    were refused while holding less than an equal share: by a client that holds its share to all of
+    them, by another one to those that have waited longer than itself. So a client gets nothing by
+    asking more often. One that holds its share also leaves the last free slot to others if any have
+    asked recently. If no slot is free, one that has not been needed for ``rest_s`` is taken back.
     """
 
     def __init__(
@@ -92,8 +97,8 @@ class Admission:
         self._held: Counter[str] = Counter()
         #: Time of each client's (``Caller.client``) last request for a slot, oldest first.
         self._asked_at: OrderedDict[str, float] = OrderedDict()
-        #: For each refused client, the time until which a slot is kept for it.
-        self._waiting: dict[str, float] = {}
+        #: For each refused client, since when it has waited, and until when a slot is kept for it.
+        self._waiting: dict[str, tuple[float, float]] = {}
         self._retry_after = RetryAfter()
 
     @property
@@ -104,7 +109,13 @@ class Admission:
     @property
     def capacity(self) -> int:
         """Number of contexts that may be open now, including those that are."""
-        return self._slots([lease.speed for lease in self._leases] or [1.0], time.monotonic())
+        return self._slots(time.monotonic())
+
+    def limits(self) -> dict[str, float]:
+        """Return the number of contexts that may be open by each limit, ``ceiling`` at most."""
+        found = {} if self.measured is None else self.measured.limits(time.monotonic())
+        found["ceiling"] = self.ceiling
+        return {name: min(limit, self.ceiling) for name, limit in found.items()}
 
     def require(self, caller: Caller) -> None:
         """Raise what ``acquire`` would raise. Called first, it makes refusals cheap."""
@@ -140,18 +151,19 @@ class Admission:
             self._accounts.require_context(caller, self.capacity)
         client = caller.client
         self._note_asked(client, now)
-        slots = self._slots([speed, *(lease.speed for lease in self._leases)], now)
-        held = self._held[client]
+        slots = self._slots(now, speed)
         # rounded because 0.55 * 100 is more than 55
         share = math.ceil(round(self._max_share * slots, 6))
         most = max(1, share) if self._max_share < 1 else math.inf
         own: list[Lease] = []
         mine = {lease for lease in self._leases if lease.caller.client == client}
+        held = round(sum(lease.weight for lease in mine))
         if held >= most and not (own := self._resting(mine, int(held + 1 - most), now)):
             message = f"This client has {held} at once, which is all that one client may have."
             raise CapacityError(ErrorCode.RATE_LIMITED, message, retry_after_ms=1000)
         part = max(1, slots // len(self._asked_at))
-        kept = 0 if held < part else self._kept(part, slots, now)
+        is_below = held < part
+        kept = self._kept(part, slots, now, client if is_below else None)
         excess = self.active - len(own) + 1 + kept - slots
         if excess <= 0:
             return own
@@ -159,8 +171,9 @@ class Admission:
             return own + resting
         ages_s = [now - lease.acquired_at for lease in self._leases]
         hint_s = self._retry_after.estimate_s(ages_s, excess, now)
-        if held < part:
-            self._waiting[client] = now + hint_s + _GRACE_S
+        if is_below:
+            since, _ = self._waiting.get(client, (now, now))
+            self._waiting[client] = since, now + hint_s + _GRACE_S
         hint_ms = round(1000 * hint_s)
         message = "The server is at its capacity."
         raise CapacityError(ErrorCode.OVERLOADED, message, retry_after_ms=hint_ms)
@@ -175,10 +188,18 @@ class Admission:
             self._waiting.pop(oldest, None)
             oldest = next(iter(self._asked_at))
 
-    def _kept(self, part: int, slots: int, now: float) -> int:
-        """Number of free slots to keep for others than a client that has its share, ``part``."""
-        self._waiting = {one: until for one, until in self._waiting.items() if until > now}
-        waiting = sum(self._held[one] < part for one in self._waiting)
+    def _kept(self, part: int, slots: int, now: float, client: str | None) -> int:
+        """Number of free slots to keep for others than ``client``, which holds less than its share,
+        ``part``; None: one that holds as much.
+        """
+        self._waiting = {one: times for one, times in self._waiting.items() if times[1] > now}
+        since, _ = self._waiting.get(client, (now, now)) if client is not None else (math.inf, now)
+        waiting = sum(
+            self._held[one] < part and began < since and one != client
+            for one, (began, _) in self._waiting.items()
+        )
+        if client is not None:
+            return waiting
         return max(waiting, int(len(self._asked_at) > 1 and slots >= _LEAST_SLOTS))
 
     def _resting(self, leases: set[Lease], count: int, now: float) -> list[Lease]:
@@ -194,9 +215,12 @@ class Admission:
         found.sort(reverse=True)
         return [lease for *_, lease in found[:count]] if len(found) >= count else []
 
-    def _slots(self, speeds: list[float], now: float) -> int:
+    def _slots(self, now: float, *more: float) -> int:
+        """Number of slots now, with a stream more at each of these speeds."""
         if self.measured is None:
             return self.ceiling
         # Slow speech costs as much: the talker makes rows for all streams at the same pace.
-        fastest, mean = max(1.0, *speeds), max(1.0, sum(speeds) / len(speeds))
+        fastest = max((1.0, *more, *(lease.speed for lease in self._leases)))
+        costs = [*more, *(lease.speed * lease.weight for lease in self._leases)]
+        mean = max(1.0, sum(costs) / max(1, len(costs)))
         return min(self.ceiling, self.measured.slots(now, fastest, mean))

@@ -12,51 +12,63 @@ import base64
 import codecs
 import contextlib
 import fcntl
-import functools
 import hashlib
-import http.client
 import io
 import json
 import os
-import socket
+import re
 import ssl
 import sys
-import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
 
+import httpx2
 import msgspec
 import typer
 from pydantic import ValidationError
 
 from service.audio.pcm import tell_wav_length
 from service.build import build_runtime
-from service.dialects.errors import validation_error
-from service.dialects.openai.request import SpeechBody, speech_plan
+from service.dialects.openai.captions import CaptionFormat, captioned
+from service.dialects.openai.request import (
+    EVENTS,
+    NAME,
+    FinishReason,
+    SpeechBody,
+    finish_reason,
+    speech_options,
+)
+from service.errors import validation_error
+from service.gateway import first_of, start_failure
 from service.logs import set_up
 from service.runtime import Runtime
-from service.server import first_of, start_failure
 from service.settings import Settings
-from service.transport.http_response import open_response, speak_whole
+from service.transport.http_response import Spoken as Whole
+from service.transport.http_response import open_response, plan_response, speak_whole
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError, TalkwireError
 from talkwire_client import DEFAULT_URL
 
 _RESULTS = "results.jsonl"
 _HEADER_BYTES = 44
-_PIECE_BYTES = 64 * 1024
 #: Allows for the wait until a response begins: in mode ``whole`` sentences are decoded at once.
 _TIMEOUT_S = 600.0
-#: A connection cannot be given up before, so this is also how long an interrupted batch may take.
 _CONNECT_TIMEOUT_S = 10.0
 _TRIES, _RETRY_S, _MOST_RETRY_S = 5, 1.0, 30.0
 #: Statuses of a service that is full or starting; the request is repeated.
 _LATER = (429, 503)
 _MAX_ERROR_BYTES = 64 * 1024
+#: The header with warnings of a text.
+_WARNING = "x-talkwire-warning"
+#: The beginning of an event's line.
+_DATA = "data: "
+#: Of up to 10,000 voices, each with texts.
+_MAX_LIST_BYTES = 64 << 20
+_T = TypeVar("_T")
 #: Errors that every text of the batch would get.
 _OF_ALL_TEXTS = (
     ErrorCode.UNAUTHORIZED,
@@ -64,19 +76,70 @@ _OF_ALL_TEXTS = (
     ErrorCode.DRAINING,
     ErrorCode.INVALID_AUDIO,  # of the reference clip
 )
-#: Characters of an address's path that are not to be quoted, or are quoted already.
-_QUOTED = "/%:@!$&'()*+,;=~"
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+_MAX_PORT = 0xFFFF
+_SURROGATES = re.compile("[\udc80-\udcff]")
 #: Fields of the speech that the command line can set.
-_SPEECH_FIELDS = ("voice", "ref_audio", "ref_text", "temperature", "seed", "scene")
+_SPEECH_FIELDS = (
+    "voice", "ref_audio", "ref_text", "temperature", "seed", "scene", "instructions",
+    "pronunciations",
+)  # fmt: skip
 #: Takes parts of a WAV file whose header does not give its length.
 Write = Callable[[bytes], None]
-#: Speaks one text. Raises TalkwireError if this text cannot be spoken, or not now, and BatchError
-#: if no text can be.
-Speak = Callable[[str, Write], Awaitable[None]]
+
+
+class Spoken(NamedTuple):
+    """Why a text's audio ended, its captions, if they are wanted, and warnings of what of the text
+    has no effect.
+    """
+
+    finish_reason: FinishReason
+    captions: str | list[dict[str, Any]] | None = None
+    warnings: Sequence[str] = ()
+
+
+#: Speaks one text. Raises TalkwireError if this text cannot be
+#: spoken, or not now, and BatchError if no text can be.
+Speak = Callable[[str, Write], Awaitable[Spoken]]
 
 
 class BatchError(Exception):
     """The batch cannot go on; the text says why."""
+
+
+class NoServiceError(BatchError):
+    """No service answers at the address, or its connection was lost."""
+
+
+class ServedVoice(msgspec.Struct):
+    """A voice of a service, in the list of ``GET /v1/audio/voices``."""
+
+    name: str
+    description: str | None = None
+    language: str | None = None
+    default: bool = False
+
+
+class _Voices(msgspec.Struct):
+    data: list[ServedVoice]
+    voice_names: list[str]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: Annotated[list[_Model], msgspec.Meta(min_length=1)]
+
+
+class _Event(msgspec.Struct):
+    """An event of ``POST /v1/audio/speech``. ``audio`` is base64 in JSON."""
+
+    type: str
+    audio: bytes = b""
+    finish_reason: FinishReason = "stop"
+    captions: str | list[dict[str, Any]] | None = None
 
 
 class OptionError(Exception):
@@ -95,17 +158,21 @@ class BatchOptions:
     concurrency: int = 4
     #: Part of the digest, so that another model's results are not kept.
     model: str | None = None
+    #: Format of captions to write beside each audio file.
+    captions: CaptionFormat | None = None
 
     def body(self, text: str) -> dict[str, Any]:
         """Return the body of ``POST /v1/audio/speech`` for one text."""
         fields = {"input": text, **self.speech, "response_format": "wav", "mode": "whole"}
+        fields["captions"] = self.captions
         return {name: value for name, value in fields.items() if value is not None}
 
     def digest(self, text: str) -> str:
         """Return a digest of a text and of the options that determine its audio."""
-        voice, clip, ref_text, temperature, seed, scene = map(self.speech.get, _SPEECH_FIELDS)
-        clip = None if clip is None else hashlib.sha256(base64.b64decode(clip)).hexdigest()
-        said = [text, voice, clip, ref_text, temperature, seed, self.model, scene]
+        said = {name: self.speech.get(name) for name in _SPEECH_FIELDS}
+        if (clip := said["ref_audio"]) is not None:
+            said["ref_audio"] = hashlib.sha256(base64.b64decode(clip)).hexdigest()
+        said |= {"text": text, "model": self.model, "captions": self.captions}
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 
@@ -118,7 +185,11 @@ class Item(NamedTuple):
     @property
     def file(self) -> str:
         """Name of the text's audio file."""
-        return f"{self.line:05d}.wav"
+        return self.named("wav")
+
+    def named(self, ending: str) -> str:
+        """Name of one of the text's files."""
+        return f"{self.line:05d}.{ending}"
 
 
 def read_items(data: bytes) -> list[Item]:
@@ -137,7 +208,8 @@ def read_items(data: bytes) -> list[Item]:
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the results. ``status``: ``success``, ``error``, or ``kept`` for the success of an
-    earlier run.
+    earlier run. ``finish_reason`` of a success: ``length`` if an utterance was cut, else ``stop``.
+    ``captions``: the file with them, if they were wanted. ``warnings`` are for people.
     """
 
     line: int
@@ -146,8 +218,11 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
     bytes: int = 0
     audio_s: float = 0.0
+    finish_reason: FinishReason | None = None
+    captions: str | None = None
     code: str | None = None
     message: str | None = None
+    warnings: Sequence[str] = ()
 
 
 class Results:
@@ -193,7 +268,8 @@ class Results:
         if known is None or known.status != "success" or known.digest != digest:
             return None
         with contextlib.suppress(OSError):
-            if (self._out / item.file).stat().st_size == known.bytes:
+            is_whole = (self._out / item.file).stat().st_size == known.bytes
+            if is_whole and (known.captions is None or (self._out / known.captions).is_file()):
                 return msgspec.structs.replace(known, status="kept")
         return None
 
@@ -262,7 +338,7 @@ async def run_batch(
             digest = options.digest(item.text)
             result = results.kept(item, digest)
             if result is None:
-                result = await _make(item, options.out, digest, speak)
+                result = await _make(item, options, digest, speak)
                 results.add(result)
             failed += result.status == "error"
             on_result(result)
@@ -281,16 +357,29 @@ async def run_batch(
     return failed
 
 
-async def _make(item: Item, out: Path, digest: str, speak: Speak) -> Result:
+async def _make(item: Item, options: BatchOptions, digest: str, speak: Speak) -> Result:
     """Speak one text. Retryable failures are tried again."""
+    captions = None if options.captions is None else item.named(options.captions)
     tried = 0
     while True:
         tried += 1
-        wav = PartialWav(out / item.file)
+        wav = PartialWav(options.out / item.file)
         try:
-            await speak(item.text, wav.write)
+            spoken = await speak(item.text, wav.write)
+            if captions is not None:
+                _write_captions(options.out / captions, spoken.captions)
             audio_s = round(wav.complete(), 3)
-            return Result(item.line, "success", digest, item.file, wav.bytes, audio_s)
+            return Result(
+                item.line,
+                "success",
+                digest,
+                item.file,
+                wav.bytes,
+                audio_s,
+                spoken.finish_reason,
+                captions,
+                warnings=spoken.warnings,
+            )
         except TalkwireError as error:
             if tried >= _TRIES or not error.retryable:
                 code, message = error.code.value, error.message
@@ -301,98 +390,152 @@ async def _make(item: Item, out: Path, digest: str, speak: Speak) -> Result:
         await asyncio.sleep(min(_MOST_RETRY_S, max(_RETRY_S, later_s)))
 
 
+def _write_captions(path: Path, captions: str | list[dict[str, Any]] | None) -> None:
+    """Write captions, before the audio gets its name. Raises BatchError, OSError."""
+    if captions is None:
+        raise BatchError("the server sends no captions")
+    text = captions if isinstance(captions, str) else json.dumps(captions, ensure_ascii=False)
+    path.write_text(text, encoding="utf-8")
+
+
 async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
     """Return a speaker that uses the running engines. Raises RequestError for an unusable clip."""
     if (clip := options.speech.get("ref_audio")) is not None:
-        remember = runtime.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
+        remember = runtime.voices.cloner.prepare(clip, options.speech.get("ref_text"), "ref_audio")
         await remember()
 
-    async def speak(text: str, write: Write) -> None:
+    async def speak(text: str, write: Write) -> Spoken:
         body = SpeechBody.model_validate(options.body(text))
-        plan = speech_plan(body, runtime, uuid.uuid4().hex, buffered=True)
+        wanted = replace(speech_options(body, runtime), buffered=True)
+        plan = plan_response(runtime, NAME, uuid.uuid4().hex, wanted)
         lease = runtime.admission.acquire()
-        failure: TalkwireError | None = None
+        ended: Whole | TalkwireError
         async with asyncio.TaskGroup() as tasks:  # a task group would wrap an error
             speech, outputs = open_response(runtime, tasks, plan, lease)
             try:
-                await speak_whole(speech, outputs, text, lambda audio: write(audio.data))
+                ended = await speak_whole(speech, outputs, text, lambda audio: write(audio.data))
             except TalkwireError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+                ended = error
+        if isinstance(ended, TalkwireError):
+            raise ended
+        captions = captioned(body.captions, ended.words).get("captions")
+        return Spoken(finish_reason(ended.done), captions, ended.warnings)
 
     return speak
 
 
-class _Service(NamedTuple):
-    """Where a service is, and how it is asked. ``shown`` is its address without a password."""
+class _Service:
+    """A service with OpenAI's API, at any of its addresses or where a proxy has it.
 
-    connect: Callable[[], http.client.HTTPConnection]
-    prefix: str
-    headers: Mapping[str, str]
-    shown: str
+    A name and password in ``url``, if any, are sent unless there is a key. Raises BatchError for a
+    bad address, or a key that no header can hold.
+    """
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        refused = BatchError(f"not an address: {url.rpartition('@')[2]}")  # without a password
+        # a command line that is not UTF-8 has surrogates
+        quoted = _SURROGATES.sub(lambda found: f"%{ord(found[0]) - 0xDC00:02X}", url)
+        try:
+            address = httpx2.URL(quoted if "://" in quoted else f"http://{quoted}")
+            address.host.encode("idna")  # raises ValueError, as a connection would
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise refused from error
+        scheme = _SCHEMES.get(address.scheme)
+        if scheme is None or not address.host or (address.port or 0) > _MAX_PORT:
+            raise refused
+        self._headers = {"accept-encoding": "identity"}
+        if api_key is not None:
+            if not (api_key.isascii() and api_key.isprintable()):  # an error of httpx would show it
+                raise BatchError("the API key has characters that no key has")
+            self._headers["authorization"] = f"Bearer {api_key}"
+        elif address.userinfo:
+            name, _, password = map(unquote_to_bytes, address.userinfo.partition(b":"))
+            encoded = base64.b64encode(b"%b:%b" % (name, password)).decode()
+            self._headers["authorization"] = f"Basic {encoded}"
+        public = address.copy_with(username=None, password=None)
+        #: Its address as the user gave it, without a password.
+        self.shown = str(public)
+        prefix = f"{public.raw_path.decode().partition('?')[0]}/".partition("/v1/")[0].rstrip("/")
+        path = f"{prefix}/v1".encode()
+        self._base = public.copy_with(scheme=scheme, raw_path=path, fragment=None)
+        self._tls = ssl.create_default_context()  # the system's certificates, or SSL_CERT_FILE's
+
+    @contextlib.asynccontextmanager
+    async def request(
+        self, method: str, path: str, timeout_s: float, **request: Any
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a request on a connection of its own. Yields the response, whose body can be
+        streamed in the block. Raises NoServiceError if there is no response, or it breaks off.
+        """
+        client = httpx2.AsyncClient(
+            base_url=self._base,
+            headers=self._headers,
+            verify=self._tls,
+            timeout=httpx2.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+        try:
+            async with client, client.stream(method, path, **request) as answer:
+                yield answer
+        except httpx2.HTTPError as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: httpx2.HTTPError) -> NoServiceError:
+        cause: BaseException = error
+        while (deeper := cause.__cause__ or cause.__context__) is not None:
+            cause = deeper
+        if isinstance(error, httpx2.TimeoutException) or isinstance(cause, ConnectionRefusedError):
+            return NoServiceError(f"no server answers at {self.shown}")
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            trust = "SSL_CERT_FILE names the certificates to trust"
+            return NoServiceError(f"{self.shown} is not trusted: {cause.verify_message}; {trust}")
+        return NoServiceError(
+            f"the server at {self.shown} is gone: {cause or type(error).__name__}"
+        )
 
 
-def _service(url: str, api_key: str | None) -> _Service:
-    """Parse an address. Raises BatchError if it is bad, or for a key that no header can hold."""
-    told = f"not an address: {url.rpartition('@')[2]}"  # without a password
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # raises ValueError, as a connection would
-    except ValueError as error:
-        raise BatchError(told) from error
-    if parts.scheme not in ("http", "https", "ws", "wss") or not host:
-        raise BatchError(told)
-    is_tls = parts.scheme in ("https", "wss")
-    kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-    headers = {}
-    if api_key is not None:
-        if not (api_key.isascii() and api_key.isprintable()):  # http.client's error would show it
-            raise BatchError("the API key has characters that no key has")
-        headers["authorization"] = f"Bearer {api_key}"
-    elif parts.username is not None:
-        who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        encoded = base64.b64encode(who.encode(errors="surrogateescape")).decode()
-        headers["authorization"] = f"Basic {encoded}"
-    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    prefix, _, _ = f"{parts.path}/".partition("/v1/")
-    quoted = quote(prefix.rstrip("/"), safe=_QUOTED, errors="surrogateescape")
-    connect = functools.partial(kind, host, port, timeout=_CONNECT_TIMEOUT_S)
-    return _Service(connect, f"{quoted}/v1", headers, shown)
-
-
-def _broken(shown: str, error: Exception) -> BatchError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        trust = "SSL_CERT_FILE names the certificates to trust"
-        return BatchError(f"{shown} is not trusted: {error.verify_message}; {trust}")
-    return BatchError(f"the server at {shown} is gone: {error}")
+async def _read(answer: httpx2.Response, max_bytes: int) -> bytes:
+    """Read a body, of which only the first ``max_bytes`` are wanted."""
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) >= max_bytes:
+            break
+    return bytes(body[:max_bytes])
 
 
 def served_model(url: str, api_key: str | None) -> str | None:
-    """Ask a service for its model's name; None if it does not tell. ``url`` and ``api_key`` are as
-    of ``server_speaker``. Raises BatchError.
+    """Request a service's name of its model; None if it has no list of models. ``url`` and
+    ``api_key`` are as of ``server_speaker``. Raises BatchError.
     """
-    service = _service(url, api_key)
-    connection = service.connect()
-    try:
-        connection.request("GET", f"{service.prefix}/models", headers=service.headers)
-        answer = connection.getresponse()
-        told = answer.read(_MAX_ERROR_BYTES)
-    except (ConnectionRefusedError, TimeoutError) as error:
-        raise BatchError(f"no server answers at {service.shown}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _broken(service.shown, error) from error
-    finally:
-        connection.close()
-    if answer.status == http.client.NOT_FOUND:  # a proxy may pass on no more than speech
+    models = asyncio.run(_fetch(url, api_key, "models", _Models))
+    return None if models is None else models.data[0].id
+
+
+def served_voices(url: str, api_key: str | None) -> list[ServedVoice]:
+    """Request a service's voices, the default first. ``url`` and ``api_key`` are as of
+    ``server_speaker``. Raises BatchError.
+    """
+    voices = asyncio.run(_fetch(url, api_key, "audio/voices", _Voices))
+    if voices is None:
+        raise BatchError("the server lists no voices")
+    described = {voice.name: voice for voice in voices.data}
+    return [described.get(name, ServedVoice(name)) for name in voices.voice_names]
+
+
+async def _fetch(url: str, api_key: str | None, name: str, kind: type[_T]) -> _T | None:
+    """Get a resource of a service's OpenAI API; None if it has none. Raises BatchError."""
+    service = _Service(url, api_key)
+    async with service.request("GET", name, _CONNECT_TIMEOUT_S) as answer:
+        body = await _read(answer, _MAX_LIST_BYTES)
+    if answer.status_code == HTTPStatus.NOT_FOUND:  # a proxy may pass on no more than speech
         return None
-    if answer.status != http.client.OK:
-        refused = _refused(answer.status, told, None)
+    if answer.status_code != HTTPStatus.OK:
+        refused = _refused(answer.status_code, body, None)
         raise refused if isinstance(refused, BatchError) else BatchError(refused.message)
     try:
-        return str(json.loads(told)["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
         raise BatchError(f"the server at {service.shown} is not Talkwire") from error
 
 
@@ -401,55 +544,48 @@ def server_speaker(url: str, api_key: str | None, options: BatchOptions) -> Spea
     a proxy has it. Its name and password, if any, are sent unless there is a key. Raises BatchError
     for a bad address, or a key that no header can hold.
     """
-    service = _service(url, api_key)
-    headers = {"content-type": "application/json", **service.headers}
-    path, shown = f"{service.prefix}/audio/speech", service.shown
-    # a request holds a thread; the loop's own pool has fewer than texts may be spoken at once
-    pool = ThreadPoolExecutor(options.concurrency)
+    service = _Service(url, api_key)
 
-    async def speak(text: str, write: Write) -> None:
-        connection, is_over = service.connect(), threading.Event()
-        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
-
-        def connect() -> None:
-            connection.connect()
-            connection.auto_open = 0  # a thread that is late must not connect again
-            if is_over.is_set():
-                connection.close()
-            else:
-                connection.sock.settimeout(_TIMEOUT_S)
-
-        def ask(body: bytes) -> http.client.HTTPResponse:
-            connection.request("POST", path, body, headers)
-            return connection.getresponse()
-
-        try:
+    async def speak(text: str, write: Write) -> Spoken:
+        request = {
+            "content": json.dumps({**options.body(text), "stream_format": "sse"}).encode(),
+            "headers": {"content-type": "application/json"},
+        }
+        async with service.request("POST", "audio/speech", _TIMEOUT_S, **request) as answer:
+            media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if answer.status_code != HTTPStatus.OK or media_type != EVENTS:
+                error = await _read(answer, _MAX_ERROR_BYTES)
+                raise _refused(answer.status_code, error, answer.headers.get("retry-after-ms"))
             try:
-                await in_thread(connect)
-            except TimeoutError as error:
-                raise BatchError(f"no server answers at {shown}") from error
-            answer = await in_thread(ask, json.dumps(options.body(text)).encode())
-            is_audio = answer.headers.get_content_type() == "audio/wav"
-            if answer.status != http.client.OK or not is_audio:
-                told = await in_thread(answer.read, _MAX_ERROR_BYTES)
-                raise _refused(answer.status, told, answer.headers.get("retry-after-ms"))
-            while data := await in_thread(answer.read, _PIECE_BYTES):
-                write(data)
-        except ConnectionRefusedError as error:
-            raise BatchError(f"no server answers at {shown}") from error
-        except http.client.IncompleteRead as error:  # how a server signals a late failure
-            broken = "The server broke the audio off."
-            raise BackendError(ErrorCode.ENGINE_FAILED, broken) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise _broken(shown, error) from error
-        finally:
-            is_over.set()
-            if connection.sock is not None:  # wake the thread that may still read from it
-                with contextlib.suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-            connection.close()
+                async for line in answer.aiter_lines():
+                    if line.startswith(_DATA) and (spoken := _take_event(line, write)):
+                        warning = answer.headers.get(_WARNING)
+                        return spoken._replace(warnings=[] if warning is None else [warning])
+            except httpx2.RemoteProtocolError as error:
+                raise _broken_off() from error
+            raise _broken_off()
 
     return speak
+
+
+def _take_event(line: str, write: Write) -> Spoken | None:
+    """Write the audio of an event. Returns what the last event says. Raises as ``Speak`` does if it
+    is an error.
+    """
+    data = line.removeprefix(_DATA).encode()
+    try:
+        event = msgspec.json.decode(data, type=_Event)
+    except msgspec.MsgspecError as error:
+        raise BatchError("the server's events are not those of Talkwire") from error
+    if event.type == "error":
+        raise _refused(HTTPStatus.INTERNAL_SERVER_ERROR, data, None)
+    write(event.audio)
+    is_last = event.type == "speech.audio.done"
+    return Spoken(event.finish_reason, event.captions) if is_last else None
+
+
+def _broken_off() -> BackendError:
+    return BackendError(ErrorCode.ENGINE_FAILED, "The server broke the audio off.")
 
 
 def _refused(status: int, body: bytes, retry_after_ms: str | None) -> TalkwireError | BatchError:

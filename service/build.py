@@ -2,70 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-
-from asr.engine import WhisperEngine
-from asr.whisper import ModelError
-from codec.engine import CodecWorkerEngine
-from embedded.front_ends import FRONT_ENDS
 from service import __version__
+from service.admission import Admission
+from service.auth.authenticator import Authority, TokenSigner
+from service.engines.contracts import Engines
+from service.engines.pace import EnginePace
+from service.errors import ErrorLog
+from service.launch import Launch, OnProgress, build_engines, build_library
+from service.lifecycle import Lifecycle
 from service.metrics import Metrics
+from service.pronunciations.library import PronunciationLibrary
 from service.runtime import Runtime
 from service.settings import Settings
+from service.timers import LoopTurns, TimerWheel
 from service.tracing import Tracing
+from service.voices.names import Voices
 from service.voices.registry import VoiceLibrary
-from talker.engine import TalkerProcessEngine
-from talker.hub import ModelFolder
-from talker.shape import CheckpointError
 
-#: (worker, phase, seconds since its start)
-OnProgress = Callable[[str, str, float], None]
+#: Concurrent uploads on the whole server, and one client's share of them.
+_MAX_UPLOADS, _UPLOADS_SHARE = 8, 0.5
 
 
 def build_runtime(settings: Settings, on_progress: OnProgress) -> Runtime:
-    """Create the runtime of these settings, not yet started. Raises TracingError."""
-    library = VoiceLibrary(settings.voices_dir, settings.max_voices)
-    talker = TalkerProcessEngine(
-        settings.model_path,
-        settings.for_talker(),
-        voices=library,
-        front_ends=FRONT_ENDS,
-        on_progress=partial(on_progress, "talker"),
-    )
-    codec = CodecWorkerEngine(
-        # Resolved by the talker: the hub is asked once, and both use the same revision.
-        settings.codec_model or talker.folder.found,
-        talker=talker.folder.found if settings.codec_model else None,
-        threads=settings.codec_threads,
-        device=settings.codec_device,
-        graphs=settings.codec_graphs,
-        precision=settings.codec_precision,
-        max_batch=settings.codec_max_batch,
-        lookahead=settings.lookahead_frames,
-        spare=settings.codec_spare,
-        on_progress=partial(on_progress, "codec"),
-    )
+    """Create the runtime of these settings and its engines, not yet started. Raises KeyFileError,
+    TracingError.
+    """
+    library = build_library(settings)
+    return assemble(settings, build_engines(settings, library, on_progress), library)
+
+
+def assemble(
+    settings: Settings,
+    engines: Engines,
+    library: VoiceLibrary | None = None,
+    *,
+    launch: Launch | None = None,
+    tracing: Tracing | None = None,
+) -> Runtime:
+    """Create the runtime around these engines, not yet started.
+
+    Args:
+        settings: The operator's settings.
+        engines: Talker, codec and recogniser.
+        library: The talker's source of voices; by default a new one.
+        launch: The engines' start, if it has begun.
+        tracing: Traces; by default as the settings say.
+
+    Raises:
+        KeyFileError: The file of the keys or of the tokens' secret cannot be used.
+        TracingError: Traces cannot be exported.
+    """
     metrics = Metrics(__version__, settings.model_name)
-    whisper = build_recogniser(settings, partial(on_progress, "recogniser"))
-    tracing = Tracing(__version__, settings.model_name) if settings.tracing else None
-    return Runtime(settings, talker, codec, metrics, library, whisper, tracing)
-
-
-def build_recogniser(
-    settings: Settings, on_progress: Callable[[str, float], None]
-) -> WhisperEngine | None:
-    """Create the recogniser of these settings, if any."""
-    if settings.asr_model is None:
-        return None
-    folder = ModelFolder(settings.asr_model)
-
-    async def find() -> Path:
-        try:
-            return await folder.find(lambda seconds: on_progress("download", seconds))
-        except CheckpointError as error:
-            raise ModelError(str(error)) from error
-
-    device, dtype, threads = settings.asr_device, settings.asr_dtype, settings.asr_threads
-    return WhisperEngine(find, device=device, dtype=dtype, threads=threads)
+    if tracing is None and settings.tracing:
+        tracing = Tracing(__version__, settings.model_name)
+    authority = Authority(
+        settings.api_keys_file,
+        settings.max_failed_keys_per_minute,
+        tokens=TokenSigner.of_file(settings.token_secret_file),
+    )
+    accounts, timers = authority.accounts, TimerWheel()
+    admission = Admission(
+        settings.max_contexts or 1,
+        accounts,
+        max_share=settings.max_client_share,
+        rest_s=settings.slot_rest_s,
+    )
+    return Runtime(
+        settings=settings,
+        engines=engines,
+        pace=EnginePace(settings, engines.talker, engines.codec),
+        lifecycle=Lifecycle(settings, engines, metrics, timers),
+        voices=Voices(settings, engines, library or build_library(settings)),
+        pronunciations=PronunciationLibrary(settings.pronunciations_dir),
+        admission=admission,
+        uploads=Admission(_MAX_UPLOADS, max_share=_UPLOADS_SHARE),
+        authority=authority,
+        accounts=accounts,
+        errors=ErrorLog(metrics, accounts),
+        metrics=metrics,
+        tracing=tracing,
+        timers=timers,
+        setup_turns=LoopTurns(),
+        launch=launch,
+    )

@@ -1,11 +1,10 @@
-"""Command line: ``talkwire serve | say | batch | keys | convert | version``.
+"""Command line: ``talkwire serve | say | voices | batch | keys | convert | version``.
 
 Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import io
@@ -14,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -24,7 +23,6 @@ from service.auth.keys import revoke as revoke_key
 
 app = typer.Typer(
     name="talkwire",
-    help="Streaming text-to-speech: speech while the text is still being written.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,15 +31,29 @@ app = typer.Typer(
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
-#: Options of several commands.
+#: Options of several commands. A flag's ``metavar`` is empty, or its help would show "<bool>".
 ApiKey = Annotated[
     str | None, typer.Option(help="The service's API key.", envvar="TALKWIRE_API_KEY")
 ]
 Voice = Annotated[str | None, typer.Option(help="The voice's name.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed says it the same way.")]
+DEFAULT_URL = "http://127.0.0.1:8000"
+Url = Annotated[
+    str,
+    typer.Option(
+        help="Where the service is: http, https, ws or wss, or host:port.", envvar="TALKWIRE_URL"
+    ),
+]
 Scene = Annotated[
     str | None, typer.Option(help="Where and how it is spoken, for models that take a scene.")
+]
+Instructions = Annotated[
+    str | None, typer.Option(help="How it is spoken, in words, for models that take it.")
+]
+Pronunciations = Annotated[
+    list[str] | None,
+    typer.Option(help="A dictionary of pronunciations of the server; may be repeated."),
 ]
 
 
@@ -80,6 +92,28 @@ def read_stdin() -> bytes:
         raise fail(f"cannot read standard input: {error.strerror}", Exit.USAGE) from error
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        show(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def talkwire(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """Streaming text-to-speech: speech while the text is still being written."""
+
+
 @app.command()
 def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
@@ -89,6 +123,10 @@ def serve(
         str | None,
         typer.Option(help="'embedded', a checkpoint's folder, or a hub id like org/name."),
     ] = None,
+    wyoming: Annotated[
+        int | None,
+        typer.Option(help="Port for Home Assistant's Wyoming; off without it, 10200 is usual."),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start the service. Each setting can also be given as TALKWIRE_NAME in the environment."""
@@ -96,23 +134,33 @@ def serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # as a container's first process, one without a handler would never get it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    from service.server import Unable, serve_until_stopped
+    # by habit, such as of logrotate, they mean that files are to be opened again; there are none
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    from service.listening import Unable, open_listeners
     from service.settings import SettingsError, load_settings
 
     with failing(Exit.USAGE, SettingsError):
-        settings = load_settings(config, host=host, port=port, model=model, log_level=log_level)
-    with failing(Exit.FAILED, Unable):
-        serve_until_stopped(settings)
+        settings = load_settings(
+            config, host=host, port=port, wyoming_port=wyoming, model=model, log_level=log_level
+        )
+    with failing(Exit.FAILED, Unable), open_listeners(settings) as listeners:
+        from service.server import serve_until_stopped
+
+        serve_until_stopped(settings, listeners)
 
 
 @app.command()
 def say(
     text: Annotated[str, typer.Argument(help="What to say; '-' reads standard input.")],
     out: Annotated[Path | None, typer.Option(help="Write a WAV file.")] = None,
-    play: Annotated[bool, typer.Option("--play", help="Play it while it comes.")] = False,
-    url: Annotated[
-        str, typer.Option(help="Where the service is.", envvar="TALKWIRE_URL")
-    ] = "ws://127.0.0.1:8000/v1/tts/stream",
+    play: Annotated[
+        bool,
+        typer.Option(
+            "--play", metavar="", help="Play it while it comes; on a terminal the default."
+        ),
+    ] = False,
+    url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     voice: Voice = None,
     temperature: Temperature = None,
@@ -126,10 +174,16 @@ def say(
         typer.Option(help="Write when each word is spoken: to a .srt or .json file, or '-'."),
     ] = None,
     scene: Scene = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    instructions: Instructions = None,
+    pronunciations: Pronunciations = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print the figures as JSON.")
+    ] = False,
 ) -> None:
     """Speak a text through a running service, and print its latency and underruns."""
-    from service.say import SayError, run_say
+    import asyncio
+
+    from service.say import SayError, can_play, run_say
     from talkwire_client import ChunkingOptions, SpeechOptions
     from talkwire_client.captions import as_lines
 
@@ -145,7 +199,11 @@ def say(
         "mode": mode,  # type: ignore[typeddict-item]  # run_say checks it
         "chunking": ChunkingOptions(first_lookahead_frames=lookahead, lookahead_frames=lookahead),
         "scene": scene,
+        "instructions": instructions,
+        "pronunciations": pronunciations or None,
     }
+    is_silent = out is None and timestamps is None and not as_json
+    play = play or (is_silent and can_play())
     saying = run_say(
         text, url, out, play=play, timestamps=timestamps, api_key=api_key, speech=options
     )
@@ -155,9 +213,39 @@ def say(
         raise fail(error, error.exit_code) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    if result.warning is not None:
+        typer.echo(f"talkwire: {result.warning}", err=True)
+    if is_silent and not play:
+        typer.echo("talkwire: nothing was played or written: use --play or --out FILE", err=True)
     if result.words is not None and str(timestamps) == "-" and not as_json:
         show(as_lines(result.words), nl=False)
     show(json.dumps(result.as_dict()) if as_json else result.as_text())
+
+
+@app.command()
+def voices(
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False,
+) -> None:
+    """List the voices of a running service, the default first."""
+    from msgspec import to_builtins
+
+    from service.batch import BatchError, NoServiceError, served_voices
+
+    try:
+        every = served_voices(url, api_key)
+    except NoServiceError as error:
+        raise fail(error, Exit.NO_SERVER) from error
+    except BatchError as error:
+        raise fail(error, Exit.REFUSED) from error
+    if as_json:
+        show(json.dumps(to_builtins(every), indent=1))
+        return
+    width = max(len(voice.name) for voice in every)
+    for voice in every:
+        told = (voice.description, voice.language, "default" if voice.default else None)
+        show(f"{voice.name:{width}}  {'  '.join(filter(None, told))}".rstrip())
 
 
 @app.command()
@@ -172,6 +260,12 @@ def batch(
     temperature: Temperature = None,
     seed: Seed = None,
     scene: Scene = None,
+    instructions: Instructions = None,
+    captions: Annotated[
+        Literal["srt", "vtt", "json"] | None,
+        typer.Option(help="Write captions beside each audio file."),
+    ] = None,
+    pronunciations: Pronunciations = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Texts at a time.")] = 4,
     url: Annotated[
         str | None,
@@ -208,8 +302,11 @@ def batch(
         "temperature": temperature,
         "seed": seed,
         "scene": scene,
+        "instructions": instructions,
+        "pronunciations": pronunciations or None,
     }
-    options = BatchOptions(out, speech, concurrency, settings.model if settings else None)
+    name = settings.model if settings else None
+    options = BatchOptions(out, speech, concurrency, name, captions)
     try:
         with failing(Exit.USAGE, OptionError), failing(Exit.FAILED, BatchError):
             failed = run_command(read_items(data), options, settings, url, api_key)
@@ -225,7 +322,9 @@ def convert(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; beside the pickle without it.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", metavar="", help="Replace what is there.")
+    ] = False,
 ) -> None:
     """Convert a codec's pickle to safetensors; it is read in a sandboxed process."""
     from codec import convert as conversion
@@ -280,7 +379,8 @@ def create(
 
 @keys.command(name="list")
 def list_keys(
-    file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    file: File,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False,
 ) -> None:
     """List the keys, without their secrets."""
     with failing(Exit.FAILED, KeyFileError):

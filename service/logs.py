@@ -23,7 +23,7 @@ from service.auth.limits import LeakyBucket
 
 _STDERR = 2
 #: Loggers of clients' mistakes; the burst size and rate of their lines.
-_OF_CLIENTS = ("service.dialects.errors", "uvicorn.error")
+_OF_CLIENTS = ("service.errors", "uvicorn.error")
 _MOST_LINES, _LINES_PER_MINUTE = 1000, 600
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 

@@ -6,28 +6,21 @@ happens; the collector reads the rest whenever the metrics are scraped.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import prometheus_client as prometheus
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from service.protocols import PROTOCOLS
 from streaming.errors import ErrorCode
 from streaming.events import Cancelled
 from streaming.report import ContextReport
 
-if TYPE_CHECKING:
-    from service.runtime import Runtime
-
-#: Every value of the label ``protocol``: a dialect's NAME.
-PROTOCOLS = ("native", "openai", "elevenlabs", "cartesia", "deepgram", "vllm-omni")
-#: Every value of ``outcome``, of ``stage``, of ``result`` and of a WebSocket's close code.
+#: Every value of ``outcome``, ``stage``, ``cause``, ``result`` and of a WebSocket's close code.
 OUTCOMES = ("complete", "length", "cancelled", "error")
 STAGES = ("unsent", "unheard")
+CUT_CAUSES = ("text", "client", "model")
 HOLD_RESULTS = ("served", "refused")
 CLOSE_CODES = ("1000", "1001", "1002", "1003", "1007", "1008", "1009", "1011", "1013")
 
@@ -58,6 +51,11 @@ class Metrics:
         self.gap = self._histogram(
             "tts_inter_chunk_gap_seconds", "Between two chunks of one context.", _TTFA
         )
+        self.leading_silence = self._histogram(
+            "tts_leading_silence_seconds",
+            "Per context that spoke: silence sent before its first audible sample.",
+            _SHORT,
+        )
         self.underrun = self._histogram(
             "tts_underrun_seconds",
             "Per context that spoke: how long its listener was without audio.",
@@ -79,6 +77,15 @@ class Metrics:
         # Work for clients.
         self.contexts = self._counter(
             "tts_contexts_total", "Contexts closed.", protocol=PROTOCOLS, outcome=OUTCOMES
+        )
+        self.cut_utterances = self._counter(
+            "tts_utterances_cut_total",
+            "Utterances cut at a maximum number of rows, by the limit that they reached.",
+            cause=CUT_CAUSES,
+        )
+        self.ended_by_silence = self._counter(
+            "tts_utterances_ended_by_silence_total",
+            "Utterances ended because they stayed silent after their text.",
         )
         self.cut_by_drain = self._counter(
             "tts_contexts_cut_by_drain_total",
@@ -160,6 +167,8 @@ class Metrics:
         self.characters.labels(protocol).inc(report.characters)
         if report.ttfa_s is not None:
             self.ttfa.labels(protocol).observe(report.ttfa_s)
+            if report.leading_silence_s is not None:
+                self.leading_silence.labels(protocol).observe(report.leading_silence_s)
             self.underrun.labels(protocol).observe(report.underrun_s)
             self.underruns.labels(protocol).inc(report.underruns)
             self.gap_free.labels(protocol).inc(not report.underruns)
@@ -171,101 +180,3 @@ class Metrics:
     def render(self) -> bytes:
         """Return the metrics in the exposition format."""
         return prometheus.generate_latest(self.registry)
-
-
-#: A metric's name, text and value, if it has one.
-_Gauge = tuple[str, str, float | None]
-_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
-#: A metric's kind, name and text, its label, and the value of each series.
-_Labelled = tuple[_Family, str, str, str, Mapping[str, float]]
-
-
-class RuntimeCollector(Collector):
-    """Exports the current state of the service, on the thread of the scrape."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
-        for name, text, value in (*self._status(), *self._pace()):
-            yield GaugeMetricFamily(name, text, value=value)
-        for kind, name, text, label, series in (*self._workers(), *self._tenants()):
-            family = kind(name, text, labels=(label,))
-            for labelled, figure in series.items():
-                family.add_metric([labelled], figure)
-            yield family
-        yield CounterMetricFamily(
-            "tts_codec_takeovers",
-            "How often a spare codec worker went on where one had died.",
-            value=self._runtime.codec.takeovers,
-        )
-
-    def _status(self) -> tuple[_Gauge, ...]:
-        runtime, authority = self._runtime, self._runtime.authority
-        try:
-            tasks = len(asyncio.all_tasks())
-        except RuntimeError:  # not on the loop's thread
-            tasks = 0
-        sockets = "Open WebSockets, HTTP speech responses, and voices being added."
-        admitted = "Contexts that this server admits."
-        current = "1 unless the file of keys could not be used when it was read last."
-        expires = "When the TLS certificate that is used expires, since 1970."
-        expiry = runtime.metrics.certificate_expiry()
-        return (
-            ("tts_ready", "1 while new contexts are served.", runtime.is_ready),
-            ("tts_draining", "1 while draining.", runtime.is_draining),
-            ("tts_connections_active", sockets, runtime.connections),
-            ("tts_contexts_active", "Open contexts.", runtime.admission.active),
-            ("tts_capacity_contexts", admitted, runtime.admission.capacity),
-            ("tts_codec_windows", "Windows that the codec has.", runtime.codec.outstanding),
-            ("tts_event_loop_tasks", "Tasks of the gateway's event loop.", tasks),
-            ("tts_api_keys", "API keys that are valid now.", authority.key_count),
-            ("tts_api_keys_current", current, authority.is_current),
-            ("tts_tls_certificate_expiry_timestamp_seconds", expires, expiry),
-        )
-
-    def _pace(self) -> tuple[_Gauge, ...]:
-        """The bounds that the chunk schedule uses; see streaming.chunk_schedule."""
-        if not self._runtime.engine_pace.has_begun:
-            return ()
-        pace, frame_s = self._runtime.engine_pace.bounds(), self._runtime.codec.spec.frame_s
-        fixed, per_frame = (
-            "A window's decoding, however long.",
-            "Its decoding per frame, beside that.",
-        )
-        return (
-            ("tts_frame_seconds", "Audio per frame, and so per row.", frame_s),
-            ("tts_pace_row_seconds", "Seconds per row of one stream.", pace.row_s),
-            ("tts_pace_burst_seconds", "How late its rows may be beside that.", pace.burst_s),
-            ("tts_pace_codec_queue_seconds", "A window's wait for the codec.", pace.wait_s),
-            ("tts_pace_decode_fixed_seconds", fixed, pace.decode_fixed_s),
-            ("tts_pace_decode_frame_seconds", per_frame, pace.decode_frame_s),
-        )
-
-    def _workers(self) -> tuple[_Labelled, ...]:
-        talker, codec = self._runtime.talker, self._runtime.codec
-        working = min(talker.live, talker.outstanding)
-        requests = {"working": working, "waiting": talker.outstanding - working}
-        up = {"talker": talker.is_ready, "codec": codec.is_ready}
-        if codec.has_spare_ready is not None:
-            up["codec_spare"] = codec.has_spare_ready
-        restarts = {"talker": talker.restarts, "codec": codec.restarts}
-        again = "How often the worker was started again."
-        has = "Utterances that the talker has."
-        return (
-            (GaugeMetricFamily, "tts_talker_requests", has, "state", requests),
-            (GaugeMetricFamily, "tts_worker_up", "1 while the worker takes work.", "worker", up),
-            (CounterMetricFamily, "tts_worker_restarts", again, "worker", restarts),
-        )
-
-    def _tenants(self) -> Iterator[_Labelled]:
-        tenants = dict(self._runtime.accounts.tenants())
-        for kind, name, text, figure in (
-            (GaugeMetricFamily, "contexts_active", "A tenant's open contexts.", "contexts"),
-            (GaugeMetricFamily, "connections_active", "A tenant's open WebSockets.", "connections"),
-            (CounterMetricFamily, "characters", "A tenant's text taken.", "characters"),
-            (CounterMetricFamily, "refusals", "Refusals by a tenant's limits.", "refusals"),
-        ):
-            series = {tenant: getattr(account, figure) for tenant, account in tenants.items()}
-            yield kind, f"tts_tenant_{name}", text, "tenant", series

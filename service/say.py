@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -29,8 +30,11 @@ from talkwire_client import (
 )
 from talkwire_client.captions import as_json, as_srt
 from talkwire_client.playback import Arrival, LeadingSilence, StreamReport, report
+from talkwire_client.player import player_command
 
 _FORMATS = {".srt": as_srt, ".json": as_json}
+#: Suffixes of files that get WAV; ones like ``/dev/fd/3`` have none.
+_WAV_SUFFIXES = (".wav", "")
 #: The fields of a StreamReport that are printed.
 _FIGURES = ("ttfa_ms", "audio_s", "rtf", "largest_gap_ms", "underrun_ms", "chunks")
 
@@ -45,11 +49,14 @@ class SayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SayResult:
-    """The listener's figures, the audio's path, and words if they were requested."""
+    """The listener's figures, the audio's path, words if they were requested, and the server's
+    warning, if any, such as of another voice than the requested one.
+    """
 
     figures: StreamReport
     path: str | None
     words: tuple[Word, ...] | None = None
+    warning: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return figures for ``--json``, rounded to milliseconds, and words if requested."""
@@ -105,7 +112,7 @@ async def run_say(
     if words_file is not None and words_format is None:
         raise SayError("timestamps go to a .srt or .json file, or to '-'", Exit.USAGE)
     options: SpeechOptions = {**(speech or {})}
-    _check(text, options)
+    _check(text, out, options)
     arrivals: list[Arrival] = []
     silence = LeadingSilence()
     async with _failures(), contextlib.AsyncExitStack() as stack:
@@ -138,11 +145,23 @@ async def run_say(
         arrivals, started_s=started_s, sample_rate=rate, leading_silence_samples=silence.samples
     )
     words = tuple(speaking.words) if timestamps else None
-    return SayResult(figures, str(out) if out else None, words)
+    warnings = [speaking.warning, *(warned.message for warned in speaking.markup_warnings)]
+    warning = " ".join(filter(None, warnings)) or None
+    return SayResult(figures, str(out) if out else None, words, warning)
 
 
-def _check(text: str | AsyncIterable[str], options: SpeechOptions) -> None:
+def can_play() -> bool:
+    """Whether somebody can hear: output goes to a terminal, and a player is installed."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return False
+    return player_command(24_000) is not None
+
+
+def _check(text: str | AsyncIterable[str], out: Path | None, options: SpeechOptions) -> None:
     """Raise SayError for arguments that no service takes."""
+    if out is not None and out.suffix.lower() not in _WAV_SUFFIXES:
+        message = f"--out writes a .wav file, not {out.suffix} (POST /v1/audio/speech has others)"
+        raise SayError(message, Exit.USAGE)
     if isinstance(text, str):
         try:
             text.encode()
@@ -168,7 +187,9 @@ async def _failures() -> AsyncIterator[None]:
         raise SayError(f"{error}{hint}", Exit.NO_SERVER) from error
     except (RefusedError, ServerError) as error:
         raise SayError(str(error), Exit.REFUSED) from error
-    except (ClientError, PlayerError) as error:
+    except PlayerError as error:
+        raise SayError(f"{error}; --out FILE writes a file instead", Exit.FAILED) from error
+    except ClientError as error:
         raise SayError(str(error), Exit.FAILED) from error
 
 

@@ -23,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from service.access.hosts import is_loopback, parse_host, parse_origin
+from codec.worker_count import workers_for
+from service.hosts import is_loopback, parse_host, parse_origin
+from streaming.gpu_limits import connections_for
 from talker.settings import TalkerSettings
 
 PREFIX = "TALKWIRE_"
@@ -32,7 +34,10 @@ EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "embedded" / "checkpoi
 #: Model names that OpenAI's clients send when the user cannot choose one.
 _OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 #: Old and new hub ids of a renamed checkpoint.
-_RENAMED = (("bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b"),)
+_RENAMED = (
+    ("bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b"),
+    ("bosonai/higgs-audio-v2-generation-3B-base", "bosonai/higgs-tts-2-3b-base"),
+)
 #: Environment variables of the clients, which are not settings.
 _CLIENTS_OWN = frozenset((f"{PREFIX}URL", f"{PREFIX}API_KEY"))
 
@@ -64,6 +69,19 @@ def parse_aliases(value: object) -> object:
 Aliases = Annotated[dict[str, str], BeforeValidator(parse_aliases)]
 
 
+_MAX_CODEC_WORKERS = 64
+
+
+def _parse_workers(value: object) -> object:
+    """Parse a number of workers, or ``auto``. Raises ValueError."""
+    if value == "auto":
+        return value
+    if str(value).isdecimal() and 1 <= (count := int(str(value)[:4])) <= _MAX_CODEC_WORKERS:
+        return count
+    raise ValueError(f"auto, or a number from 1 to {_MAX_CODEC_WORKERS}, not {reprlib.repr(value)}")
+
+
+Workers = Annotated[int | Literal["auto"], BeforeValidator(_parse_workers)]
 Count = Annotated[int, Field(ge=1)]
 #: An empty host would be all addresses, and an empty model the working directory.
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -108,7 +126,9 @@ class Settings(BaseModel):
     allowed_hosts: Hosts = ()
     admin_host: NonEmpty = "127.0.0.1"
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    wyoming_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     metrics_public: bool | None = None
+    public_lists: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     tracing: bool = False
@@ -119,6 +139,7 @@ class Settings(BaseModel):
     openai_model_aliases: Names = _OPENAI_MODELS
     voice_aliases: Aliases = {}
     unknown_voice: Literal["auto", "error", "default"] = "auto"
+    unknown_model: Literal["auto", "error", "default"] = "auto"
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
     default_response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
     unspeakable_text: Literal["silence", "error"] = "silence"
@@ -142,7 +163,7 @@ class Settings(BaseModel):
     talker_batch_invariant: bool = False
     talker_continuity: Literal["auto", "on", "off"] = "auto"
     talker_max_conversations: Count = 1024
-    talker_max_outstanding: Count = 256
+    talker_max_outstanding: Count | None = None
     talker_hold_rows: Count = 64
     talker_statistics: bool = False
     talker_tensor_parallel_size: Count = 1
@@ -153,8 +174,10 @@ class Settings(BaseModel):
     codec_threads: Count = 1
     codec_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     codec_graphs: Literal["auto", "off"] = "auto"
-    codec_precision: Literal["float32", "tf32"] = "float32"
-    codec_max_batch: Annotated[int, Field(ge=1, le=64)] = 8
+    codec_precision: Literal["auto", "float32", "tf32"] = "auto"
+    codec_max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
+    codec_state_bytes: Annotated[int, Field(ge=0)] | None = None
+    codec_workers: Workers = "auto"
     codec_spare: bool = False
 
     admission: Literal["measured", "fixed"] = "measured"
@@ -162,11 +185,12 @@ class Settings(BaseModel):
     max_client_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     slot_rest_s: Seconds = 5.0
     max_contexts_per_session: Count = 8
-    max_connections: Count = 256
+    max_connections: Count | None = None
     allowed_origins: Origins = ()
     voices_dir: File | None = None
     max_voices: Annotated[int, Field(ge=0, le=10_000)] = 1000
     references_dir: File | None = None
+    pronunciations_dir: File | None = None
     shipped_voices: Literal["auto", "off"] = "auto"
     asr_model: NonEmpty | None = None
     asr_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
@@ -196,6 +220,8 @@ class Settings(BaseModel):
     incomplete_lookahead: bool = True
     network_guard_ms: Milliseconds = 0
     trim_silence_ms: Annotated[int, Field(ge=0, le=2000)] = 100
+    end_silence_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
+    mask_silence_frames: Annotated[int, Field(ge=0, le=16)] = 0
 
     @model_validator(mode="after")
     def _check_talker(self) -> Self:
@@ -228,12 +254,34 @@ class Settings(BaseModel):
         fields = TalkerSettings.__struct_fields__
         return TalkerSettings(**{name: getattr(self, f"talker_{name}") for name in fields})
 
+    def connections(self, contexts: int = 0) -> int:
+        """Return the maximum number of open sockets; by default it follows from the maximum number
+        of contexts, once that is known.
+        """
+        return self.max_connections or connections_for(contexts)
+
+    def count_codec_workers(self, cores: int, *, has_gpu_build: bool) -> int:
+        """Return the number of codec workers on so many cores; with ``auto`` one on a GPU, which
+        a build for GPUs uses unless ``codec_device`` is the CPU.
+        """
+        if self.codec_workers != "auto":
+            return self.codec_workers
+        if self.codec_device != "cpu" and (self.codec_device != "auto" or has_gpu_build):
+            return 1
+        return workers_for(cores, self.talker_threads, self.codec_threads)
+
     @property
     def accepts_unknown_voices(self) -> bool:
         """Whether the default voice speaks for unknown ones; by default for the embedded model."""
-        if self.unknown_voice == "auto":
-            return self.model == "embedded"
-        return self.unknown_voice == "default"
+        return self._accepts(self.unknown_voice)
+
+    @property
+    def accepts_unknown_models(self) -> bool:
+        """Whether the served model speaks for unknown ones; by default the embedded one does."""
+        return self._accepts(self.unknown_model)
+
+    def _accepts(self, unknown: str) -> bool:
+        return self.model == "embedded" if unknown == "auto" else unknown == "default"
 
     @property
     def metrics_are_public(self) -> bool:

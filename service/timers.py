@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -134,24 +134,31 @@ class LoopTurns:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._waiting: OrderedDict[object, Callable[[], object]] = OrderedDict()
+        self._is_scheduled = False
 
-    def put(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` in its turn, on behalf of the current caller."""
-        self._waiting.append(partial(copy_context().run, callback))
-        if len(self._waiting) == 1:
-            self._in_a_turn()
+    def put(self, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call ``callback`` in its turn, on behalf of the current caller.
 
-    def _in_a_turn(self) -> None:
+        Returns: a function that withdraws the callback, so that others need not wait for it.
+        """
+        key = object()
+        self._waiting[key] = partial(copy_context().run, callback)
+        self._schedule()
+        return partial(self._waiting.pop, key, None)
+
+    def _schedule(self) -> None:
         """Call in the turn after the next one, in which tasks that wake up now write responses."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._call)
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._call)
 
     def _call(self) -> None:
-        callback = self._waiting[0]
-        try:
-            callback()
-        finally:
-            self._waiting.popleft()
-            if self._waiting:
-                self._in_a_turn()
+        self._is_scheduled = False
+        if self._waiting:
+            _, callback = self._waiting.popitem(last=False)
+            try:
+                callback()
+            finally:
+                self._schedule()

@@ -1,16 +1,17 @@
 """The chunk schedule: the number of frames of each chunk, small but without underruns.
 
 ``PaceBounds`` promises: between any two rows i < j at most ``(j - i) * S + B`` seconds pass. A
-window of w frames leaves the codec at most ``Q + d(w)`` after it was handed over, with
-``d(w) = d0 + d1 * w``, or G later while other streams begin. T is the duration of a frame, L the
-left context, r the lookahead. One window of an utterance is in the codec at a time.
+window of w new and looked-at frames leaves the codec at most ``Q + d(w)`` after it was handed over,
+with ``d(w) = d0 + d1 * w``, or G later while other streams begin. T is the duration of a frame, r
+the lookahead. The left context is part of d0: it hardly costs anything, since a layer computes only
+what the window's new frames need of it. One window of an utterance is in the codec at a time.
 
 1. **The smallest sustainable chunk.** The codec keeps up with playback if a chunk is decoded
-   while it lasts: ``Q + d(L + m + r) <= m T``, so ``m0 = ceil((Q + d(L + r)) / (T - d1))``.
+   while it lasts: ``Q + d(m + r) <= m T``, so ``m0 = ceil((Q + d(r)) / (T - d1))``.
 2. **The first chunk.** Emitted at time 0, it is heard at ``f d(n1 + r1)`` at the earliest, where f
    is the least share of its bound that a decode takes. The client runs out of audio ``n1 T``
    later. By then the next m0 frames must have come, after ``m0 S + B`` at most, and have been
-   decoded, after ``Q + G + d(L + m0 + r)`` more, with ``guard_s`` to spare. The first chunk is the
+   decoded, after ``Q + G + d(m0 + r)`` more, with ``guard_s`` to spare. The first chunk is the
    smallest such n1 that also outlasts this decode if it is itself as late as possible.
 3. **Later chunks** may be emitted until ``U = dry_at - guard_s - Q - G - d``. By step 2 and
    ``S <= T`` at least m0 frames are in hand then, and again after the chunk. A chunk waits for its
@@ -39,31 +40,35 @@ _EPS = 1e-9
 class ScheduleSettings:
     """Settings of the schedule.
 
-    ``delay_rows`` is K - 1 for a delay pattern. ``first_chunk_frames`` fixes the first chunk's
-    size; None computes it. Up to ``incomplete_frames`` frames of the first lookahead may have begun
-    but not be complete. If ``first_lookahead_frames`` equals ``lookahead_frames``, no window gets
-    less, however late it is: set both to the receptive field to make streamed audio equal to
-    one-shot audio. ``guard_s``: audio that should always be left at the client, against network
-    jitter. ``max_hold_frames`` limits the frames held back before a start. ``horizon_frames`` is
-    assumed as the length of an utterance of unknown length; it matters only if the talker is slower
-    than playback.
-
-    Two chunks may exceed ``max_chunk_frames``: a first chunk that has to, and the last one, by
-    half.
+    If ``first_lookahead_frames`` equals ``lookahead_frames``, no window gets less, however late it
+    is: set both to the receptive field to make streamed audio equal to one-shot audio.
     """
 
+    #: Duration of a frame.
     frame_s: float
+    #: Rows from a frame's first code to its last: K - 1 for a delay pattern.
     delay_rows: int
+    #: Frames before the new ones in each window.
     left_context_frames: int
+    #: Lookahead of the first chunk, and of later chunks that would be late.
     first_lookahead_frames: int = 2
+    #: Lookahead of the other chunks.
     lookahead_frames: int = 4
+    #: Frames of the first lookahead that may have begun without being complete.
     incomplete_frames: int = 0
+    #: Largest chunk, except for a first chunk that must be larger, and for the last one, by half.
     max_chunk_frames: int = 50
+    #: Size of the first chunk; None computes it.
     first_chunk_frames: int | None = None
+    #: Smallest chunk.
     min_chunk_frames: int = 1
+    #: Factor from one chunk to the next.
     growth: float = 2.0
+    #: Audio that should always be left at the client, against network jitter.
     guard_s: float = 0.0
+    #: Maximum number of frames held back before a start.
     max_hold_frames: int = 150
+    #: Assumed length of an utterance of unknown length, if the talker is slower than playback.
     horizon_frames: int = 500
 
     def __post_init__(self) -> None:
@@ -85,28 +90,30 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, slots=True)
 class PaceBounds:
-    """Upper bounds on the pace of a talker and its codec, all in seconds.
+    """Upper bounds on the pace of a talker and its codec, with their letters in the text above."""
 
-    ``row_s`` is S, ``burst_s`` is B, ``queue_s`` is Q, ``beginners_s`` is G, ``decode_fixed_s`` is
-    d0 and ``decode_frame_s`` is d1, per frame of the whole window. ``decode_floor`` is f, from 0 to
-    1: a decode takes at least that share of d0 + d1 * w. ``codec_share``: one stream's share of the
-    codec's time, in terms of ``decode_s``. ``trimmed_s``: inaudible audio of a context's first
-    chunk, which is not sent.
-    """
-
+    #: S, the seconds per row.
     row_s: float
+    #: B, the largest delay of a row.
     burst_s: float
+    #: Q, the longest wait of a window in the codec's queue.
     queue_s: float
+    #: d0, the seconds per window.
     decode_fixed_s: float
+    #: d1, the seconds per new frame and per frame of lookahead.
     decode_frame_s: float
+    #: f, from 0 to 1: a decode takes at least that share of d0 + d1 * w.
     decode_floor: float = 0.0
+    #: G, the additional wait while other streams begin.
     beginners_s: float = 0.0
+    #: One stream's share of the codec's time, in terms of ``decode_s``.
     codec_share: float = 1.0
+    #: Inaudible audio of a context's first chunk, which is not sent.
     trimmed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        pace, waits = (self.row_s, self.burst_s), (self.queue_s, self.beginners_s, self.trimmed_s)
-        times = (*pace, *waits, self.decode_fixed_s, self.decode_frame_s)
+        waits = (self.queue_s, self.beginners_s, self.trimmed_s)
+        times = (self.row_s, self.burst_s, *waits, self.decode_fixed_s, self.decode_frame_s)
         if not all(0 <= value < inf for value in times) or not 0 <= self.decode_floor <= 1:
             raise ValueError("bounds must be finite, not negative, and decode_floor at most 1")
         if not 0 < self.codec_share < inf:
@@ -117,9 +124,11 @@ class PaceBounds:
         """The longest that a window may wait for the codec now: Q + G."""
         return self.queue_s + self.beginners_s
 
-    def decode_s(self, window_frames: int) -> float:
-        """The longest that a window of ``window_frames`` takes in the codec, without the queue."""
-        return self.decode_fixed_s + self.decode_frame_s * window_frames
+    def decode_s(self, frames: int) -> float:
+        """The longest that a window of ``frames`` new and looked-at frames takes in the codec,
+        without the queue.
+        """
+        return self.decode_fixed_s + self.decode_frame_s * frames
 
 
 def sustainable_frames(settings: ScheduleSettings, bounds: PaceBounds) -> int:
@@ -129,38 +138,42 @@ def sustainable_frames(settings: ScheduleSettings, bounds: PaceBounds) -> int:
     spare_s = settings.frame_s - bounds.decode_frame_s
     if spare_s <= 0:
         return settings.max_chunk_frames
-    context = settings.left_context_frames + settings.lookahead_frames
-    frames = ceil((bounds.queue_s + bounds.decode_s(context)) / spare_s - _EPS)
+    wait_s = bounds.queue_s + bounds.decode_s(settings.lookahead_frames)
+    frames = ceil(wait_s / spare_s - _EPS)
     return max(settings.min_chunk_frames, min(settings.max_chunk_frames, frames))
 
 
 def start_frames(
     settings: ScheduleSettings, bounds: PaceBounds, *, left_frames: int, lead_s: float = 0.0,
-    trimmed_s: float = 0.0,
+    trimmed_s: float = 0.0, pace: tuple[float, float] | None = None,
 ) -> int:  # fmt: skip
     """Return n1, the fewest frames with which playback may start and never underrun (step 2).
 
     ``left_frames``: number of frames still to be emitted; it matters if S > T (step 5). ``lead_s``:
     audio that the client still has. ``trimmed_s``: audio of the chunk that will not be sent.
+    ``pace``: S and B, instead of those of ``bounds``.
     """
+    row_s, burst_s = (bounds.row_s, bounds.burst_s) if pace is None else pace
     m0 = sustainable_frames(settings, bounds)
-    window = settings.left_context_frames + m0 + settings.lookahead_frames
-    decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window) + trimmed_s
-    need_s = m0 * bounds.row_s + bounds.burst_s + decoded_s
+    decode_s = bounds.decode_s(m0 + settings.lookahead_frames)
+    decoded_s = settings.guard_s + bounds.wait_s + decode_s + trimmed_s
+    need_s = m0 * row_s + burst_s + decoded_s
     floor_s = bounds.decode_floor * bounds.decode_s(settings.first_lookahead_frames)
-    if bounds.row_s <= settings.frame_s:
-        per_frame_s, floor_frame_s = settings.frame_s, bounds.decode_floor * bounds.decode_frame_s
+    if row_s <= settings.frame_s:
+        per_frame_s = settings.frame_s
+        floor_frame_s = bounds.decode_floor * bounds.decode_frame_s
     else:
         # A frame that is held back need not be waited for later. The frames are sent in several
         # chunks. Only one of these is decoded before the first sound, so that decode is not counted
         # per frame.
-        need_s += left_frames * (bounds.row_s - settings.frame_s)
-        per_frame_s, floor_frame_s = bounds.row_s, 0.0
-    heard_first = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
-    frames = min(heard_first, ceil((need_s - lead_s) / per_frame_s - _EPS))
+        need_s += left_frames * (row_s - settings.frame_s)
+        per_frame_s = row_s
+        floor_frame_s = 0.0
+    from_first_sound = ceil((need_s - floor_s) / (per_frame_s + floor_frame_s) - _EPS)
+    frames = min(from_first_sound, ceil((need_s - lead_s) / per_frame_s - _EPS))
     # Even if it is sent late, it must last while the next chunk is decoded.
-    least = max(m0, ceil(decoded_s / settings.frame_s - _EPS))
-    return min(settings.max_hold_frames, max(least, frames))
+    smallest = max(m0, ceil(decoded_s / settings.frame_s - _EPS))
+    return min(settings.max_hold_frames, max(smallest, frames))
 
 
 #: At the end of an utterance, up to this many times the target is sent as one chunk.
@@ -206,19 +219,30 @@ class ChunkSchedule:
     ) -> None:
         self._settings = settings
         self._bounds = bounds
+        #: See ``_sizes``; None after what they depend on has changed.
+        self._later_sizes: tuple[int, int, int] | None = None
         #: When the client will have played all sent audio; -inf before the first send.
         self.dry_at = dry_at
+        #: Assumed number of frames in all.
         self._expected = settings.horizon_frames if expected_frames is None else expected_frames
+        #: Whether some of the beginning will not be sent.
         self._is_trimmed = is_trimmed
+        #: Complete frames so far.
         self._frames = 0
+        #: Whether no more frames come.
         self._finished = False
+        #: Frames handed to the codec.
         self._emitted = 0
+        #: New frames of the window in the codec; 0 if there is none.
         self._in_flight = 0
+        #: New frames of the last window; 0 before the first.
         self._last_chunk = 0
 
     def update_bounds(self, bounds: PaceBounds) -> None:
         """Continue with newer bounds. Call ``decide`` again."""
-        self._bounds = bounds
+        if bounds is not self._bounds:
+            self._bounds = bounds
+            self._later_sizes = None
 
     def on_frames(self, count: int) -> None:
         """Add ``count`` complete frames. Raises ValueError after the end."""
@@ -238,7 +262,9 @@ class ChunkSchedule:
         if self._in_flight or not 0 < new_frames <= self._frames - self._emitted - lookahead:
             raise ValueError(f"{new_frames} frames cannot be emitted now")
         self._emitted += new_frames
-        self._in_flight = self._last_chunk = new_frames
+        self._in_flight = new_frames
+        self._last_chunk = new_frames
+        self._later_sizes = None
 
     def on_sent(self, new_frames: int, now: float, trimmed_s: float = 0.0) -> None:
         """Record that the samples of ``new_frames`` emitted frames were sent, except for
@@ -249,9 +275,9 @@ class ChunkSchedule:
         if not 0 < new_frames <= self._in_flight:
             raise ValueError(f"{new_frames} frames cannot have been sent")
         self._in_flight -= new_frames
-        heard_s = new_frames * self._settings.frame_s - trimmed_s
-        if heard_s > _EPS:  # a chunk without sound does not begin the playback
-            self.dry_at = max(self.dry_at, now) + heard_s
+        sent_s = new_frames * self._settings.frame_s - trimmed_s
+        if sent_s > _EPS:  # a chunk without sound does not begin the playback
+            self.dry_at = max(self.dry_at, now) + sent_s
 
     def decide(self, now: float) -> ChunkDecision:
         """Decide at ``now``. The decision is to wait while a window is in the codec."""
@@ -282,17 +308,17 @@ class ChunkSchedule:
         if self._first_fixed is not None:
             return self._first_fixed
         bounds = self._bounds
-        if self._finished or in_hand:
-            bounds = replace(bounds, row_s=0.0, burst_s=0.0)
+        pace = (0.0, 0.0) if self._finished or in_hand else None
         left = max(1, self._expected - self._emitted)
         trimmed_s = bounds.trimmed_s if self._is_trimmed and not self._emitted else 0.0
         return start_frames(
-            self._settings, bounds, left_frames=left, lead_s=lead_s, trimmed_s=trimmed_s
+            self._settings, bounds, left_frames=left, lead_s=lead_s, trimmed_s=trimmed_s, pace=pace
         )
 
     def _start(self, lead_s: float) -> ChunkDecision:
         """Steps 2 and 5: no audio, or too little, is playing."""
-        settings, ready = self._settings, self._frames - self._emitted
+        settings = self._settings
+        ready = self._frames - self._emitted
         narrow, wide = settings.first_lookahead_frames, settings.lookahead_frames
         size = self._start_size(lead_s)
         if self._finished:
@@ -301,21 +327,22 @@ class ChunkSchedule:
             return _WAIT
         elif self._bounds.row_s > settings.frame_s:
             # Held-back frames are sent in several chunks; the first lasts for the second's decode.
-            least = self._start_size(lead_s, in_hand=True)
-            size = min(size, max(least, settings.max_chunk_frames))
+            smallest = self._start_size(lead_s, in_hand=True)
+            size = min(size, max(smallest, settings.max_chunk_frames))
         # Frames already in hand improve the seam at almost no cost.
         return self._emit(size, wide if ready >= size + wide else narrow)
 
     def _keep_up(self, now: float) -> ChunkDecision:
         """Steps 3 and 4: grow the chunk until the deadline."""
-        settings, bounds, ready = self._settings, self._bounds, self._frames - self._emitted
-        smallest, target, most = self._sizes()
+        settings = self._settings
+        bounds = self._bounds
+        ready = self._frames - self._emitted
+        smallest, target, largest = self._sizes()
         if self._finished and self._is_last_chunk(ready, target):
-            smallest, target, most = min(smallest, ready), ready, ready
-        left_context = min(settings.left_context_frames, self._emitted)
-        start_by = self.dry_at - settings.guard_s - bounds.wait_s - bounds.decode_s(left_context)
+            smallest, target, largest = min(smallest, ready), ready, ready
+        start_by = self.dry_at - settings.guard_s - bounds.wait_s - bounds.decode_fixed_s
         for lookahead, complete in self._lookaheads:
-            count = min(most, ready if self._finished else ready - complete)
+            count = min(largest, ready if self._finished else ready - complete)
             if count < smallest:
                 continue
             seen = ready if self._finished else ready + lookahead - complete
@@ -328,23 +355,23 @@ class ChunkSchedule:
                     return self._start(self.dry_at - now)
             full = complete == settings.lookahead_frames and count >= target
             if self._finished or full or due - now <= _EPS:
-                fit = min(fit, self._fair(left_context + lookahead, now))
+                fit = min(fit, self._fair(lookahead, now))
                 if not self._finished:
                     fit = min(fit, max(target, fit // 2))
                 return self._emit(min(count, max(fit, smallest)), lookahead)
             return ChunkDecision(0, 0, due)
         return _WAIT
 
-    def _fair(self, context: int, now: float) -> int:
+    def _fair(self, lookahead: int, now: float) -> int:
         """Number of frames that take this stream's share of the codec's time until ``dry_at``, but
         enough to last until the next window is decoded, even if other streams begin meanwhile.
         """
         bounds = self._bounds
         if not bounds.decode_frame_s:
             return self._frames
-        room_s = bounds.codec_share * (self.dry_at - now) - bounds.decode_s(context)
-        least = sustainable_frames(self._settings, replace(bounds, queue_s=bounds.wait_s))
-        return max(least, floor(min(room_s / bounds.decode_frame_s, self._frames)))
+        room_s = bounds.codec_share * (self.dry_at - now) - bounds.decode_s(lookahead)
+        smallest = sustainable_frames(self._settings, replace(bounds, queue_s=bounds.wait_s))
+        return max(smallest, floor(min(room_s / bounds.decode_frame_s, self._frames)))
 
     def _is_last_chunk(self, ready: int, target: int) -> bool:
         """Whether all remaining frames should be one chunk.
@@ -355,12 +382,17 @@ class ChunkSchedule:
 
     def _sizes(self) -> tuple[int, int, int]:
         """The smallest, the wanted and the largest size of a chunk in step 3."""
-        settings, cap = self._settings, self._settings.max_chunk_frames
+        settings = self._settings
+        cap = settings.max_chunk_frames
         if self._first_fixed is not None:
             return self._first_fixed, self._first_fixed, self._first_fixed
-        smallest = sustainable_frames(settings, self._bounds)
-        last = self._last_chunk or start_frames(settings, self._bounds, left_frames=self._expected)
-        return smallest, min(cap, max(smallest, ceil(settings.growth * last))), cap
+        if self._later_sizes is None:
+            bounds = self._bounds
+            smallest = sustainable_frames(settings, bounds)
+            last = self._last_chunk or start_frames(settings, bounds, left_frames=self._expected)
+            wanted = min(cap, max(smallest, ceil(settings.growth * last)))
+            self._later_sizes = smallest, wanted, cap
+        return self._later_sizes
 
     @property
     def _narrowest(self) -> int:

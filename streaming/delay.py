@@ -34,8 +34,10 @@ class RowReader(Protocol):
     def ended(self) -> bool:
         """True once it is known that no frame follows."""
 
-    def incomplete(self, most: int) -> Codes:
-        """Return the next frames ``[m, K]``, m <= ``most``; a code that has not come is UNKNOWN."""
+    def incomplete(self, max_frames: int) -> Codes:
+        """Return the next frames ``[m, K]``, m <= ``max_frames``. A code that has not come is
+        UNKNOWN.
+        """
 
     def push_rows(self, rows: Codes) -> Codes:
         """Take rows ``[n, K]``; return the frames ``[m, K]`` that they complete, m <= n.
@@ -84,11 +86,11 @@ class WholeRows:
         if not codebook_sizes or min(codebook_sizes) < 1:
             raise ValueError("there must be codebooks, each of a positive size")
         self._sizes = np.array(codebook_sizes, np.int16)
-        self._least = min(codebook_sizes)
+        self._smallest = min(codebook_sizes)
         #: Whether a row with a special code has come.
         self.ended = False
 
-    def incomplete(self, most: int) -> Codes:
+    def incomplete(self, max_frames: int) -> Codes:
         """Return ``[0, K]``: no frame is ever incomplete."""
         return np.empty((0, len(self._sizes)), np.int16)
 
@@ -96,7 +98,7 @@ class WholeRows:
         """Take rows ``[n, K]``; return those that are frames. Rows after the end are checked and
         ignored. Raises ValueError for a wrong shape or type and for a negative code.
         """
-        may_be_special = _check(rows, len(self._sizes), self._least)
+        may_be_special = _check(rows, len(self._sizes), self._smallest)
         if self.ended:
             return rows[:0].copy()
         if may_be_special:
@@ -111,7 +113,7 @@ class DelayReverter:
     """Converts the rows of one utterance to frames as they come.
 
     The first frame with a special code ends the stream: neither it nor anything after it is audio.
-    A special code is never clamped to a real one, because that real code would be heard.
+    A special code is never clamped to a real one, because that real code would be audible.
 
     In the last ``inert`` codebooks all codes sound the same. Each frame has code 0 there, and is
     complete without waiting for them.
@@ -121,29 +123,31 @@ class DelayReverter:
         if num_codebooks < 1 or codebook_size < 1:
             raise ValueError("num_codebooks and codebook_size must be positive")
         if not 0 <= inert < num_codebooks:
-            raise ValueError("at least the first codebook must be heard")
+            raise ValueError("at least the first codebook must be audible")
         self._num_codebooks = num_codebooks
-        self._heard = num_codebooks - inert
+        self._audible = num_codebooks - inert
         self._codebook_size = codebook_size
         # Audible codes of the rows with codes of incomplete frames: at most K - 1 rows.
-        self._tail: Codes = np.empty((0, self._heard), np.int16)
+        self._tail: Codes = np.empty((0, self._audible), np.int16)
         self._is_plain = True  # no special code among them
         #: Whether the next frame is known to hold a special code, so that no frame follows. This is
         #: known before the frame is complete, usually one row sooner.
         self.ended = False
 
-    def incomplete(self, most: int) -> Codes:
-        """Return the next frames ``[m, K]``, m <= ``most``; a code that has not come is UNKNOWN.
+    def incomplete(self, max_frames: int) -> Codes:
+        """Return the next frames ``[m, K]``, m <= ``max_frames``. A code that has not come is
+        UNKNOWN.
 
         There are at most K - 1, each with one code less than the last, and none after the end is
         known.
         """
-        rows, heard = self._tail, self._heard
-        count = 0 if self.ended else min(most, len(rows))
+        rows = self._tail
+        audible = self._audible
+        count = 0 if self.ended else min(max_frames, len(rows))
         frames = np.full((count, self._num_codebooks), UNKNOWN, np.int16)
-        frames[:, heard:] = 0
+        frames[:, audible:] = 0
         for ahead in range(count):
-            known = min(heard, len(rows) - ahead)
+            known = min(audible, len(rows) - ahead)
             codes = rows[ahead : ahead + known, :known].diagonal()
             if (codes >= self._codebook_size).any():
                 return frames[:ahead]
@@ -159,8 +163,8 @@ class DelayReverter:
         has_special = _check(rows, self._num_codebooks, self._codebook_size)
         if self.ended:
             return rows[:0].copy()
-        frames = self._complete(rows[:, : self._heard], has_special)
-        inert = self._num_codebooks - self._heard
+        frames = self._complete(rows[:, : self._audible], has_special)
+        inert = self._num_codebooks - self._audible
         return np.pad(frames, ((0, 0), (0, inert))) if inert else frames
 
     def _complete(self, rows: Codes, has_special: bool) -> Codes:

@@ -36,6 +36,8 @@ class ErrorCode(StrEnum):
     CONSENT_REQUIRED = "consent_required"
     VOICE_EXISTS = "voice_exists"
     TOO_MANY_VOICES = "too_many_voices"
+    UNKNOWN_PRONUNCIATIONS = "unknown_pronunciations"
+    TOO_MANY_PRONUNCIATIONS = "too_many_pronunciations"
     STORAGE_FAILED = "storage_failed"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"

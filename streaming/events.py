@@ -24,17 +24,23 @@ class TextAppended(Event, frozen=True):
     text: str
 
 
-class FlushAsked(Event, frozen=True):
+class VoiceChanged(Event, frozen=True):
+    """The text from here on is spoken by another voice; None: by the context's own."""
+
+    voice: str | None
+
+
+class FlushRequested(Event, frozen=True):
     """The client asks to speak all text received so far."""
 
     flush_id: str
 
 
-class EndAsked(Event, frozen=True):
+class EndRequested(Event, frozen=True):
     """The client will send no more text."""
 
 
-class CancelAsked(Event, frozen=True):
+class CancelRequested(Event, frozen=True):
     """The client cancels the context. ``played_samples``: as the client reports it.
     ``unsent_samples``: samples that have not left the gateway.
     """
@@ -74,7 +80,7 @@ class RowsReceived(Event, frozen=True):
     row_s: float = 0.0
 
 
-class TalkerAsked(Event, frozen=True):
+class TalkerRequested(Event, frozen=True):
     """The request for an utterance goes to the talker only now, since references were prepared."""
 
     utterance: int
@@ -87,11 +93,15 @@ class NothingToSay(Event, frozen=True):
 
 
 class AudioDecoded(Event, frozen=True):
-    """The codec decoded the utterance's window in flight. ``stats`` is for traces only."""
+    """The codec decoded the utterance's window in flight, or a pause's silence may be sent.
+    ``stats`` is for traces only. ``decoded``: the window's samples before they were stretched, if
+    they were.
+    """
 
     utterance: int
     samples: Samples
     stats: DecodeStats | None = None
+    decoded: Samples | None = None
 
 
 class Failed(Event, frozen=True):
@@ -112,12 +122,24 @@ class StartTalker(Command, frozen=True):
     """Ask the talker to speak this text, complete since ``queued_at``. Answered by RowsReceived,
     NothingToSay or Failed. The first rows are taken as soon as they come, later ones as TakeRows
     demands. ``delivery``: control tags to speak the text with, from the part of its turn before it.
+    ``voice``: see VoiceChanged. ``is_open``: whether the text goes on with AppendText, or did so
+    before this command; None: it is spoken as a whole text.
     """
 
     utterance: int
     text: str
     queued_at: float
     delivery: str = ""
+    voice: str | None = None
+    is_open: bool | None = None
+
+
+class AppendText(Command, frozen=True):
+    """Append this text to that of the utterance, which the talker has been asked for."""
+
+    utterance: int
+    text: str
+    is_last: bool
 
 
 class StopTalker(Command, frozen=True):
@@ -126,6 +148,15 @@ class StopTalker(Command, frozen=True):
     """
 
     utterance: int
+
+
+class EndSilence(Command, frozen=True):
+    """An utterance that has been silent for too long ends with the audio that it has, since its
+    text was read. ``is_running``: abort the talker's request, which has not ended by itself.
+    """
+
+    utterance: int
+    is_running: bool
 
 
 class TakeRows(Command, frozen=True):
@@ -152,28 +183,46 @@ class StopWork(Command, frozen=True):
 
 
 class Decode(Command, frozen=True):
-    """Decode this window by ``deadline``. Answered by AudioDecoded or Failed."""
+    """Decode this window by ``deadline``. Answered by AudioDecoded or Failed. The samples of an
+    utterance whose ``speed`` is not 1 are stretched, and what is held back comes with its last
+    window's, which is known to be the last.
+    """
 
     utterance: int
     window: DecodeWindow
     deadline: float
+    speed: float = 1.0
+
+
+class MakeSilence(Command, frozen=True):
+    """Make this many samples of silence once there is room for them. Answered by AudioDecoded.
+    Pauses have negative numbers.
+    """
+
+    utterance: int
+    samples: int
 
 
 class SendAudio(Command, frozen=True):
-    """Send samples to the client. ``is_first``, ``is_last``: of the context, as far as is known.
-    ``late``: the listener had run out of audio; ``gap_s``: for how many seconds, or 0 if the client
-    had not read the earlier audio. ``trimmed``: samples of silence that were left out before the
-    context's first sample.
-    """
+    """Send samples to the client."""
 
     samples: Samples
+    #: Number of samples of the context before these.
     sample_offset: int
+    #: Whether these are the context's first samples.
     is_first: bool
+    #: Whether these are the utterance's last samples, as far as is known.
     ends_utterance: bool
+    #: Whether these are the context's last samples, as far as is known.
     is_last: bool
+    #: Whether the listener had run out of audio.
     late: bool
+    #: For how many seconds; 0 if the client had not read the earlier audio.
     gap_s: float = 0.0
+    #: Samples of silence that were left out before the context's first sample.
     trimmed: int = 0
+    #: Words that end in these samples. Words come in order, each once.
+    words: tuple[WordTiming, ...] = ()
 
 
 class UtteranceEnded(Command, frozen=True):
@@ -185,7 +234,7 @@ class UtteranceEnded(Command, frozen=True):
 
 
 class WordsSent(Command, frozen=True):
-    """The audio of these words has been sent. Words come in order, each once."""
+    """The audio of these words has been sent earlier, which has become known only now."""
 
     timings: tuple[WordTiming, ...]
 
@@ -194,6 +243,15 @@ class SetTimer(Command, frozen=True):
     """Send TimerFired at ``at``. Replaces the timer set before."""
 
     at: float
+
+
+class Warned(Command, frozen=True):
+    """Markup in the text has no effect. ``kind`` is a short name of the reason; each kind is
+    reported once. ``message`` is a text for people.
+    """
+
+    kind: str
+    message: str
 
 
 class Flushed(Command, frozen=True):
@@ -221,3 +279,7 @@ class Done(Command, frozen=True):
     reason: Literal["complete", "length", "error"]
     report: ContextReport
     error: TalkwireError | None = None
+
+
+#: Commands about what the client gets. Nothing follows ``Cancelled`` or ``Done``.
+OutputCommand = SendAudio | WordsSent | UtteranceEnded | Flushed | Warned | Cancelled | Done

@@ -34,15 +34,21 @@ class PlaybackClock:
         self._sample_rate = sample_rate
         #: Samples sent so far.
         self.sent_samples = 0
+        #: Unread audio that does not count into the lead.
         self._unread_slack_s = unread_slack_s
+        #: Whether only unread audio counts into the lead.
         self._is_lifted = False
         #: Samples that the client has read; None while unknown.
         self._read: int | None = None
+        #: Samples that the client has reported as played.
         self._reported = 0
+        #: Samples played at ``_anchor_s``.
         self._anchor_samples = 0
+        #: Time of the last report, or when playback last began; -inf before the first send.
         self._anchor_s = -inf
-        #: Number of sends after the client had run out of audio, and the total silence before them.
+        #: Number of sends after the client had run out of audio.
         self.underruns = 0
+        #: Total silence before these sends.
         self.underrun_s = 0.0
 
     @property
@@ -68,7 +74,8 @@ class PlaybackClock:
             if continues and now - dry_at > _TOLERANCE_S:
                 self.underruns += 1
                 self.underrun_s += now - dry_at
-            self._anchor_samples, self._anchor_s = self.sent_samples, now
+            self._anchor_samples = self.sent_samples
+            self._anchor_s = now
         self.sent_samples += samples
 
     def on_report(self, played_samples: int, now: float, *, at_most: bool = False) -> None:
@@ -99,6 +106,11 @@ class PlaybackClock:
         """Seconds of audio sent and not yet read, as far as is known."""
         return 0.0 if self._read is None else (self.sent_samples - self._read) / self._sample_rate
 
+    @property
+    def waits_for_reading(self) -> bool:
+        """Whether there is so much unread audio that it counts into the lead."""
+        return self.unread_s > self._unread_slack_s
+
     def played_samples(self, now: float) -> int:
         """Samples played by ``now``, extrapolated from the last report."""
         if not self.sent_samples:
@@ -111,10 +123,6 @@ class PlaybackClock:
         unplayed_s = 0.0 if self._is_lifted else self.dry_at - max(now, self._anchor_s)
         return max(0.0, unplayed_s, self.unread_s - self._unread_slack_s)
 
-    def credit_s(self, now: float, max_lead_s: float) -> float:
-        """Seconds of audio that may be sent at ``now`` without exceeding ``max_lead_s``."""
-        return max(0.0, max_lead_s - self.lead_s(now))
-
     def when_credit(self, now: float, max_lead_s: float, needed_s: float) -> float:
         """Return the time, ``now`` or later, from which the lead plus ``needed_s`` of audio is less
         than ``max_lead_s``.
@@ -123,7 +131,8 @@ class PlaybackClock:
         time is slightly late, so that rounding cannot make a caller that asks again then wait once
         more. The time is ``inf`` if only reading by the client helps.
         """
-        allowed_s, lead_s = max(0.0, max_lead_s - needed_s), self.lead_s(now)
+        allowed_s = max(0.0, max_lead_s - needed_s)
+        lead_s = self.lead_s(now)
         if not lead_s or lead_s < allowed_s:
             return now
         unread_s = self.unread_s - self._unread_slack_s

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from streaming.ports import Arrival
 from streaming.spec import Samples
 
-#: Levels below which a sample counts as silence (AUDIBLE, -40 dBFS), and below which silence before
-#: speech can be cut off unnoticed (QUIET, -50 dBFS).
-AUDIBLE, QUIET = 0.01, 0.003
+#: Level below which a sample counts as silence: -40 dBFS.
+AUDIBLE = 0.01
+#: Level below which silence before speech can be cut off unnoticed: -50 dBFS.
+QUIET = 0.003
 
 
 def leading_silence(samples: Samples, level: float = AUDIBLE) -> int:
@@ -23,21 +25,26 @@ def leading_silence(samples: Samples, level: float = AUDIBLE) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """Measurements of a context. Times are in seconds; ``None``: the context did not come to that.
+    """Measurements of a context. ``None``: the context did not come to that."""
 
-    ``ttfa_s``: from the moment the first piece of text was complete until its first audible
-    sample is heard, ``leading_silence_s`` included. ``rtf``: the time for which the talker worked
-    for this context, without pauses, over the duration of the audio generated.
-    """
-
+    #: From the first complete piece of text until the talker was asked for it.
     queue_s: float | None
+    #: From there until the first audible sample is played, ``leading_silence_s`` included, but not
+    #: pauses that the client requested.
     ttfa_s: float | None
+    #: Silence at the beginning of the audio, without such pauses.
     leading_silence_s: float | None
+    #: Duration of the audio sent, as it is played.
     audio_s: float
+    #: Duration of the audio generated, as it would be played.
     generated_s: float
+    #: Time for which the talker worked for this context, without pauses, over ``generated_s``.
     rtf: float | None
+    #: Silence in which the listener waited for audio.
     underrun_s: float
+    #: Number of such waits.
     underruns: int
+    #: Length of the text.
     characters: int
 
 
@@ -48,8 +55,12 @@ class Stopwatch:
         self._rate = sample_rate
         self._first_text: float | None = None
         self._first_start: float | None = None
-        self._heard_at: float | None = None
+        self._audible_at: float | None = None
         self._silence = 0
+        #: Seconds of pauses played between the first text and the first audible sample.
+        self._paused = 0.0
+        #: When the last of these pauses has been played.
+        self._pause_end = -inf
         self._talking_since: float | None = None
         self._talked = 0.0
 
@@ -57,9 +68,10 @@ class Stopwatch:
         """Record that a piece of text is complete."""
         if self._first_text is None:
             self._first_text = now
+            self._paused = max(0.0, self._pause_end - now)
 
     def on_talker_start(self, now: float, *, is_first: bool) -> None:
-        """Record that the talker is asked for an utterance, the context's first one or another."""
+        """Record that an utterance is requested of the talker, the context's first or another."""
         self._talking_since = now
         if is_first:
             self._first_start = now
@@ -71,14 +83,22 @@ class Stopwatch:
                 self._talked += max(0.0, at - self._talking_since)
             self._talking_since = at
 
-    def on_audio(self, samples: Samples, heard_from: float) -> None:
-        """Record samples that are sent and heard from ``heard_from`` on."""
-        if self._heard_at is not None:
+    def on_audio(self, samples: Samples, played_at: float) -> None:
+        """Record samples that are sent, and played from ``played_at`` on."""
+        if self._audible_at is not None:
             return
         silent = leading_silence(samples)
         self._silence += silent
         if silent < len(samples):
-            self._heard_at = heard_from + silent / self._rate
+            self._audible_at = played_at + silent / self._rate
+
+    def on_pause(self, samples: int, played_at: float) -> None:
+        """Record a part of a requested pause, which is played from ``played_at`` on."""
+        if self._audible_at is not None:
+            return
+        self._pause_end = played_at + samples / self._rate
+        if self._first_text is not None:
+            self._paused += max(0.0, self._pause_end - max(played_at, self._first_text))
 
     def report(
         self,
@@ -90,12 +110,14 @@ class Stopwatch:
         characters: int,
     ) -> ContextReport:
         """Return the measurements so far."""
-        queue = ttfa = silence = None
+        queue: float | None = None
+        ttfa: float | None = None
+        silence: float | None = None
         if self._first_text is not None and self._first_start is not None:
             queue = self._first_start - self._first_text
-        if self._heard_at is not None and self._first_text is not None:
+        if self._audible_at is not None and self._first_text is not None:
             silence = self._silence / self._rate
-            ttfa = self._heard_at - self._first_text
+            ttfa = self._audible_at - self._first_text - self._paused
         generated_s = generated_samples / self._rate
         return ContextReport(
             queue_s=queue,

@@ -14,6 +14,8 @@ Codes = npt.NDArray[np.int16]
 UNKNOWN = -1
 #: Mono audio, nominally within [-1, 1].
 Samples = npt.NDArray[np.float32]
+#: A speaker as one vector ``[D]``, as some talkers need it.
+SpeakerVector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class CodecSpec:
         if min(self.left_frames, self.right_frames, self.history_frames) < 0:
             raise ValueError("a receptive field must not be negative")
         if not 0 <= self.inert_codebooks < self.num_codebooks:
-            raise ValueError("at least the first codebook must be heard")
+            raise ValueError("at least the first codebook must be audible")
 
     @property
     def num_codebooks(self) -> int:

@@ -29,7 +29,9 @@ class DecodeWindow:
     begins or ends inside the stream, the decoder treats its edge as the edge of the stream and pads
     with zeros; contexts as wide as the receptive field make that inaudible. ``first_frame`` is the
     number of the first new frame in the stream. Codes of the lookahead may be UNKNOWN. ``history``
-    ``[K, H]`` holds the frames before the left context, for codecs that need them.
+    ``[K, H]`` holds the frames before the left context, for codecs that need them. The stream may
+    begin with frames that were never new ones: those of a clip that the speech continues.
+    ``is_first``: no window of the stream came before.
     """
 
     codes: Codes
@@ -39,6 +41,7 @@ class DecodeWindow:
     first_frame: int = 0
     is_last: bool = False
     history: Codes | None = None
+    is_first: bool = False
 
     def __post_init__(self) -> None:
         if self.codes.ndim != 2 or self.codes.dtype != np.int16:
@@ -78,18 +81,35 @@ class SlidingWindowChunker:
     def __init__(self, left_context_frames: int, history_frames: int = 0) -> None:
         if min(left_context_frames, history_frames) < 0:
             raise ValueError("contexts must not be negative")
-        self._left_context_frames, self._history_frames = left_context_frames, history_frames
-        self._frames: Codes | None = None  # [emitted and kept + pending, K]
+        self._left_context_frames = left_context_frames
+        self._history_frames = history_frames
+        self._frames: Codes | None = None  # [emitted and kept + pending, K], without ``_new``
         self._kept = 0
+        #: The newest pending frames, as they were pushed.
+        self._new: list[Codes] = []
+        #: Number of frames among them.
+        self._new_frames = 0
         #: Number of frames emitted as new frames of a window.
         self.emitted = 0
+        #: Number of frames before those.
+        self._continued = 0
         #: Whether ``finish`` was called, so that only the pending frames are left.
         self.finished = False
 
     @property
     def pending(self) -> int:
         """Number of frames pushed and not yet emitted."""
-        return 0 if self._frames is None else len(self._frames) - self._kept
+        return 0 if self._frames is None else len(self._frames) - self._kept + self._new_frames
+
+    def continue_from(self, frames: Codes) -> None:
+        """Let the stream begin with frames ``[m, K]`` int16 that are emitted in no window, only as
+        context. Raises RuntimeError after ``push``.
+        """
+        if self._frames is not None:
+            raise RuntimeError("the stream of frames has begun")
+        self._continued = len(frames)
+        self._kept = min(len(frames), self._left_context_frames + self._history_frames)
+        self._frames = frames[len(frames) - self._kept :].copy()
 
     def push(self, frames: Codes) -> None:
         """Add frames ``[m, K]`` int16, m >= 0.
@@ -104,8 +124,9 @@ class SlidingWindowChunker:
             self._frames = frames.copy()
         elif frames.shape[1] != self._frames.shape[1]:
             raise ValueError(f"expected {self._frames.shape[1]} codebooks, got {frames.shape[1]}")
-        else:
-            self._frames = np.concatenate([self._frames, frames])
+        else:  # joined only for a window, of which most have many rows
+            self._new.append(frames.copy())
+            self._new_frames += len(frames)
 
     def finish(self) -> None:
         """Record that no more frames come. May be called again."""
@@ -126,7 +147,11 @@ class SlidingWindowChunker:
         if self.finished:
             lookahead = min(lookahead, max(0, self.pending - new_frames))
         if self._frames is None or new_frames + lookahead > self.pending:
-            raise ValueError(f"{new_frames} + {lookahead} frames asked for, {self.pending} pending")
+            raise ValueError(f"{new_frames} + {lookahead} frames requested, {self.pending} pending")
+        if self._new:
+            self._frames = np.concatenate([self._frames, *self._new])
+            self._new.clear()
+            self._new_frames = 0
         context = min(self._kept, self._left_context_frames)
         history = self._kept - context
         codes = self._frames[history : self._kept + new_frames + lookahead]
@@ -140,12 +165,13 @@ class SlidingWindowChunker:
             left_context=context,
             new_frames=new_frames,
             lookahead=lookahead,
-            first_frame=self.emitted,
+            first_frame=self._continued + self.emitted,
             is_last=self.finished and new_frames == self.pending,
             history=np.ascontiguousarray(self._frames[:history].T) if history else None,
+            is_first=self.emitted == 0,
         )
         self.emitted += new_frames
-        kept = min(self.emitted, self._left_context_frames + self._history_frames)
+        kept = min(self._continued + self.emitted, self._left_context_frames + self._history_frames)
         # A copy, so that the old, larger array is freed.
         self._frames = self._frames[self._kept + new_frames - kept :].copy()
         self._kept = kept

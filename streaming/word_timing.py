@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streaming.segmenter import FREE_CLAUSE_MARKS, FREE_MARKS, is_wide
 from streaming.spec import CodecSpec, Samples
+from text.segmenter import FREE_CLAUSE_MARKS, FREE_MARKS, is_wide
 
 _Costs = npt.NDArray[np.float64]
 
 #: Standard deviation of a position in characters, unless it is entirely wrong.
 _SPREAD_CHARS = 1.0
-#: The cost of a wrong position, and the most that any position costs.
+#: The cost of a wrong position, and the maximum cost of any position.
 _WRONG = 5.0
 #: Number of characters by which a word's positions end before the next word, whose first character
 #: would otherwise be a position of both.
@@ -29,8 +29,10 @@ _APART = 0.05
 #: Number of characters by which the positions of a text's last character are at most too low: they
 #: are averages over neighbours, and it has none after it.
 _LAST_LOW = 0.5
-#: Maximum number of words that one frame may enter, and the cost of each but the first.
-_MOST_WORDS, _PASSED_OVER = 3, 1.0
+#: Maximum number of words that one frame may enter.
+_MAX_WORDS = 3
+#: The cost of each of these words but the first.
+_PASSED_OVER = 1.0
 
 
 class WordPath:
@@ -44,7 +46,7 @@ class WordPath:
         self._begins[0] = -np.inf
         #: Cost of the best path to each word; at first, of a path that begins there.
         self._costs: _Costs = np.full(len(begins), np.inf)
-        first = np.arange(min(_MOST_WORDS, len(begins)))
+        first = np.arange(min(_MAX_WORDS, len(begins)))
         self._costs[first] = _PASSED_OVER * first
         #: For each unsettled frame: the number of words entered to reach each word.
         self._steps: list[npt.NDArray[np.int8]] = []
@@ -61,10 +63,10 @@ class WordPath:
     def push(self, place: float) -> None:
         """Add a frame that speaks character ``place``; NaN if unknown."""
         count = len(self._begins)
-        ways = np.full((_MOST_WORDS + 1, count), np.inf)
+        ways = np.full((_MAX_WORDS + 1, count), np.inf)
         ways[0] = self._costs
         if self.frames:
-            for step in range(1, _MOST_WORDS + 1):
+            for step in range(1, _MAX_WORDS + 1):
                 ways[step, step:] = self._costs[:-step] + _PASSED_OVER * (step - 1)
         steps = ways.argmin(0)
         self._costs = ways[steps, np.arange(count)] + self._misfit(place)
@@ -111,9 +113,11 @@ class WordPath:
             begins = [0.0] * (words[0] + 1)
         first = max(0, self._settled - 1)
         for at in range(1, len(words)):
-            before, after = self._places[at - 1], self._places[at]
+            before = self._places[at - 1]
+            after = self._places[at]
             for word in range(words[at - 1] + 1, words[at] + 1):
-                rise, wanted = after - before, float(self._begins[word]) - before
+                rise = after - before
+                wanted = float(self._begins[word]) - before
                 part = min(max(wanted / rise, 0.0), 1.0) if rise > 0 else 1.0
                 begins.append(first + at - 1 + part)
         return begins
@@ -123,16 +127,18 @@ class WordPath:
         done = frames - self._settled
         kept = done - 1 if not self._settled else done
         del self._steps[:done], self._places[:kept]
-        self._settled, self._word = frames, word
+        self._settled = frames
+        self._word = word
 
 
 #: Level (-34 dBFS) below which speech pauses; a codec's noise floor may be above ``AUDIBLE``.
 _PAUSE = 0.02
 #: Parts of a frame in which pauses are measured (10 ms for a frame of 40 ms).
 _PARTS = 4
-#: A pause between words has more parts than the silence in a "p". A word whose estimated beginning
-#: is at most this many parts after the end of a pause begins there.
-_GAP_PARTS, _STRAY_PARTS = 10, 12
+#: A pause between words has more parts than the silence in a "p".
+_GAP_PARTS = 10
+#: A word whose estimated beginning is at most this many parts after a pause begins at its end.
+_STRAY_PARTS = 12
 _TAG = re.compile(r"<\|\w+:\w+\|>")
 _SPOKEN_SIGNS = frozenset("%&@+=$€£¥")
 
@@ -169,6 +175,30 @@ def find_words(text: str) -> list[tuple[int, int]]:
     return words
 
 
+def join_words(
+    text: str, words: Sequence[tuple[int, int]], units: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the words of ``text`` with all words of a unit joined. Both are (start, end) in order.
+    Punctuation after a unit is not part of its word.
+    """
+    joined: list[tuple[int, int]] = []
+    at, last = 0, -1
+    for start, end in words:
+        while at < len(units) and units[at][1] <= start:
+            at += 1
+        if at == len(units) or units[at][0] >= end:
+            joined.append((start, end))
+            continue
+        stop = units[at][1]
+        if not any(map(_is_spoken, text[stop:end])):
+            end = min(end, stop)
+        if last == at:
+            start = joined.pop()[0]
+        joined.append((start, end))
+        last = at
+    return joined
+
+
 def ends_word(before: str, after: str) -> bool:
     """Whether a word ends between two characters, neither of them whitespace. Punctuation stays
     with the character before it.
@@ -184,20 +214,40 @@ def _is_spoken(char: str) -> bool:
 
 class WordTracker:
     """The words of one utterance, whose text begins at character ``text_start`` of the context's.
-    ``rate``: codec samples played per second.
+    ``rate``: codec samples played per second. ``units``: parts of the text of which the words are
+    one word to the client, in order. ``speed``: that to which the utterance's samples are stretched
+    before they are sent.
     """
 
-    def __init__(self, text: str, text_start: int, codec: CodecSpec, rate: float) -> None:
-        self._text, self._text_start = text, text_start
-        self._hop, self._rate = codec.hop_length, rate
-        self._words = find_words(text)
+    def __init__(
+        self,
+        text: str,
+        text_start: int,
+        codec: CodecSpec,
+        rate: float,
+        units: Sequence[tuple[int, int]] = (),
+        speed: float = 1.0,
+    ) -> None:
+        self._text = text
+        self._text_start = text_start
+        #: Samples per frame.
+        self._hop = codec.hop_length
+        #: Samples played per second.
+        self._rate = rate
+        self._speed = speed
+        #: The words, as (start, end) in the text.
+        self._words = join_words(text, find_words(text), units)
+        #: The path over the words; None without words and after the end.
         self._path: WordPath | None = None
         if self._words:
             starts: list[float] = [start for start, _ in self._words]
             starts[-1] = min(starts[-1], len(text) - 1 - _LAST_LOW)
             self._path = WordPath(starts)
+        #: Where words begin, in frames, as far as that is settled.
         self._begins: list[float] = []
-        self._told = 0
+        #: Number of words returned.
+        self._returned = 0
+        #: Samples of the context before the utterance's first one; None before the first send.
         self._offset: int | None = None
         #: Peak level of each part of a frame.
         self._levels: list[float] = []
@@ -211,9 +261,10 @@ class WordTracker:
     def on_sent(
         self, samples: Samples, offset: int, trimmed: int = 0, *, at_end: bool = False
     ) -> list[WordTiming]:
-        """Record that the next frames' samples were sent, from ``offset`` of the context on, except
-        for the first ``trimmed``. With ``at_end`` the whole text is known to be spoken by then.
-        Returns the words that have ended by then and were not returned before.
+        """Record that the next frames' ``samples``, as they were decoded, were sent from ``offset``
+        of the context on, except for the first ``trimmed``; both count samples as they are sent.
+        With ``at_end`` the whole text is known to be spoken by then. Returns the words that have
+        ended by then and were not returned before.
         """
         if self._offset is None:
             self._offset = offset
@@ -223,11 +274,11 @@ class WordTracker:
         if self._path is None:
             return []
         self._begins += self._path.settle(len(self._levels) // _PARTS, at_end=at_end)
-        return self._tell(len(self._begins) - 1)
+        return self._next_words(len(self._begins) - 1)
 
     def finish(self, *, cut_off: bool) -> list[WordTiming]:
         """Record that all audio was sent. Returns the remaining words; with ``cut_off``, only those
-        that were begun in it.
+        that were begun in it. Later calls return none.
         """
         if self._path is None or self._offset is None:
             return []
@@ -236,11 +287,14 @@ class WordTracker:
             self._begins += [end] * (len(self._words) - len(self._begins))
         count = len(self._begins)
         self._begins.append(end)
-        return self._tell(count)
+        self._path = None
+        return self._next_words(count)
 
-    def _tell(self, count: int) -> list[WordTiming]:
-        told, self._told = self._told, max(self._told, count)
-        return [self._timing(index) for index in range(told, count)]
+    def _next_words(self, count: int) -> list[WordTiming]:
+        """Return the words up to number ``count`` that were not returned before."""
+        first = self._returned
+        self._returned = max(first, count)
+        return [self._timing(index) for index in range(first, count)]
 
     def _timing(self, index: int) -> WordTiming:
         start, end = self._words[index]
@@ -254,10 +308,11 @@ class WordTracker:
         )
 
     def _sounding(self, index: int) -> tuple[float, float]:
-        """Interval in which the word is heard, in frames: until the next word begins, without
+        """Interval in which the word is audible, in frames: until the next word begins, without
         silence at the edges. If a pause ends just before the next word, that word begins there.
         """
-        begin, over = self._begins[index], self._begins[index + 1]
+        begin = self._begins[index]
+        over = self._begins[index + 1]
         first, last = round(begin * _PARTS), round(over * _PARTS)
         loud = np.flatnonzero(np.array(self._levels[first:last]) >= _PAUSE)
         if not len(loud):
@@ -279,4 +334,5 @@ class WordTracker:
 
     def _milliseconds(self, frames: float) -> float:
         assert self._offset is not None
-        return round(1000 * max(0.0, self._offset + frames * self._hop) / self._rate, 1)
+        samples = self._offset + frames * self._hop / self._speed
+        return round(1000 * max(0.0, samples) / self._rate, 1)

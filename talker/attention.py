@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from talker.alignment import AlignmentHead
+
 #: Key of a request's text span in vLLM's ``SamplingParams.extra_args``.
 SPAN_KEY = "talkwire_text"
-#: Number of ids on each side of the peak whose attention counts towards the position; attention
-#: further away is not to the text being spoken.
-_NEAR = 2
 
 
 class AttentionTap(nn.Module):
-    """Records the attention inputs of ``layers``; ``heads`` are (layer, head) of the whole model.
+    """Records the attention inputs of ``layers`` for ``heads`` of the whole model. What they attend
+    to more than ``near`` ids from the peak is not the text being spoken.
 
     Under tensor parallelism each rank has the heads that it computes. ``spot`` sums over the ranks,
     so all of them must call it.
@@ -37,28 +37,35 @@ class AttentionTap(nn.Module):
     queries: Tensor
     keys: Tensor
     store: Tensor
+    shifts: Tensor | None
 
     def __init__(
         self,
         layers: Sequence[Any],
-        heads: Sequence[tuple[int, int]],
-        most_tokens: int,
+        heads: Sequence[AlignmentHead],
+        near: int,
+        max_tokens: int,
         dtype: torch.dtype,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
         super().__init__()
-        self._ranks, taken = ranks, 0
+        self._ranks, self._near = ranks, near
+        shifts: list[int] = []
         self._scale = layers[0].self_attn.scaling
-        for layer in sorted({layer for layer, _ in heads}):
+        for layer in sorted({one.layer for one in heads}):
             attention = layers[layer].self_attn
             first = rank * attention.num_heads
-            wanted = (head - first for at, head in heads if at == layer)
-            mine = [head for head in wanted if 0 <= head < attention.num_heads]
-            if mine:
-                attention.attn.register_forward_pre_hook(_Listener(self, attention, mine, taken))
-                taken += len(mine)
-        size = (most_tokens, taken, layers[0].self_attn.head_dim)
+            here = [one for one in heads if one.layer == layer]
+            own = [one for one in here if 0 <= one.head - first < attention.num_heads]
+            if own:
+                numbers = [one.head - first for one in own]
+                listener = _Listener(self, attention, numbers, len(shifts))
+                attention.attn.register_forward_pre_hook(listener)
+                shifts += [one.shift for one in own]
+        size = (max_tokens, len(shifts), layers[0].self_attn.head_dim)
+        moved = torch.tensor(shifts, dtype=torch.int64)
+        self.register_buffer("shifts", moved if any(shifts) else None, persistent=False)
         self.register_buffer("queries", torch.zeros(size, dtype=dtype), persistent=False)
         self.register_buffer("keys", torch.zeros(size, dtype=dtype), persistent=False)
         self.register_buffer("store", torch.zeros(0, *size[1:], dtype=dtype), persistent=False)
@@ -96,15 +103,26 @@ class AttentionTap(nn.Module):
             "rhd,rlhd->rhl", self.queries[tokens].float(), self.store[slots].float()
         )
         outside = (offset >= count[:, None])[:, None]
-        weight = (scores * self._scale).masked_fill(outside, float("-inf")).softmax(-1).sum(1)
+        weights = (scores * self._scale).masked_fill(outside, float("-inf")).softmax(-1)
+        weight = self._unshifted(weights, offset, count).sum(1)
         if self._ranks > 1:
             from vllm.distributed import tensor_model_parallel_all_reduce
 
             weight = tensor_model_parallel_all_reduce(weight)
-        near = (offset - weight.argmax(1, keepdim=True)).abs() <= _NEAR
+        near = (offset - weight.argmax(1, keepdim=True)).abs() <= self._near
         weight = weight * near
         centre: Tensor = (weight * offset).sum(1) / weight.sum(1)
         return centre
+
+    def _unshifted(self, weights: Tensor, offset: Tensor, count: Tensor) -> Tensor:
+        """Move each head's weights ``[R, H, L]`` from where it looks to the id that is spoken. What
+        would leave the text stays at its edge.
+        """
+        if self.shifts is None:
+            return weights
+        spoken = (offset - self.shifts[:, None]).clamp(min=0)
+        spoken = torch.minimum(spoken, count[:, None, None] - 1)
+        return torch.zeros_like(weights).scatter_add_(2, spoken, weights)
 
 
 class _Listener:
@@ -115,12 +133,15 @@ class _Listener:
     """
 
     def __init__(self, tap: AttentionTap, attention: Any, heads: list[int], first: int) -> None:
-        self._tap, self._size = tap, attention.head_dim
+        self._tap = tap
+        self._size = attention.head_dim
         shared = attention.num_heads // attention.num_kv_heads
         self._places = [(first + i, head, head // shared) for i, head in enumerate(heads)]
 
     def __call__(self, module: Any, inputs: tuple[Tensor, ...]) -> None:
-        queries, keys, size = inputs[0], inputs[1], self._size
+        queries = inputs[0]
+        keys = inputs[1]
+        size = self._size
         count = queries.shape[0]
         for place, head, kv_head in self._places:
             self._tap.queries[:count, place].copy_(queries[:, head * size : (head + 1) * size])

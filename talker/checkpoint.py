@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from talker.alignment import Alignment, read_alignment
 from talker.families import find_family
 from talker.families.family import Family, Licence, SamplingDefaults
 from talker.prompts import PromptBuilder, PromptSource
+from talker.row_ceiling import RowCeiling
 from talker.shape import CheckpointError, TalkerShape
-from talker.text_front_end import TextFrontEnd
 from talker.weights import check_weights
+from text.front_end import FrontEnd, TextFrontEnd
+from text.turns import SentencePauses
 
 #: A model card, of which the licence is read.
 CARD = "README.md"
 #: Files that a talker needs of a repository on the hub; code files are never fetched.
-_HUB_FILES = ("*.json", "*.safetensors", CARD)
+_HUB_FILES = ("*.json", "*.safetensors", "merges.txt", CARD)
+#: Errors of a download that are this machine's.
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
 #: Lower temperatures turn logits into infinities; 0 itself means greedy.
 MIN_TEMPERATURE = 0.01
 #: The licence in the front matter of a model card, as the hub defines it.
@@ -48,37 +55,44 @@ class Quantisation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checked checkpoint in a local folder. ``name`` is the one that the operator gave.
+    """A checked checkpoint in a local folder."""
 
-    ``alignment_heads`` are (layer, head) pairs that attend to the text being spoken; without any
-    there are no word timings. ``text_frontend`` names the front end that normalises its text.
-    ``has_continuity``: it was trained on prompts with earlier turns before the text, of at most
-    ``continuation_positions`` positions if that is set. ``segment_chars``: the longest text that it
-    was trained to speak at once, None if only the maximum number of frames limits it.
-    ``sampler_rules`` are the settings from generation_config.json for the family's sampler.
-    ``quantisation``: None for floats. The operator is told of its ``licence``. ``warnings`` list
-    the values of generation_config.json that are ignored.
-    """
-
+    #: Its folder or hub id as the operator gave it.
     name: str
     folder: Path
     family: Family
+    #: Sizes of the model.
     shape: TalkerShape
+    #: Sampling parameters of requests that do not set them.
     defaults: SamplingDefaults
+    #: Its terms, which are logged at the start.
     licence: Licence
-    alignment_heads: tuple[tuple[int, int], ...] = ()
+    #: The heads that attend to the text being spoken.
+    alignment: Alignment = field(default_factory=Alignment)
+    #: Name of the front end that normalises its text.
     text_frontend: str | None = None
+    #: Whether it was trained on prompts with earlier turns before the text.
     has_continuity: bool = False
+    #: Maximum positions of these prompts, if there is one.
     continuation_positions: int | None = None
+    #: The longest text that it was trained to speak at once; None if only the maximum number of
+    #: frames limits it.
     segment_chars: int | None = None
+    #: Silence between its utterances.
+    pauses: SentencePauses = field(default_factory=SentencePauses)
+    #: Maximum rows of an utterance by its text.
+    row_ceiling: RowCeiling = Family.row_ceiling
+    #: Settings from generation_config.json for the family's sampler.
     sampler_rules: Mapping[str, Any] = field(default_factory=dict)
+    #: None for floats.
     quantisation: Quantisation | None = None
+    #: The values of generation_config.json that are ignored.
     warnings: tuple[str, ...] = ()
 
     @property
     def tokenizer_file(self) -> Path:
-        """The tokenizer in the ``tokenizers`` library's own format."""
-        return self.folder / "tokenizer.json"
+        """The tokenizer, in the format that the family's builder reads."""
+        return self.folder / self.family.tokenizer_files[0]
 
     def prompt_builder(
         self, max_positions: int, front_end: TextFrontEnd | None = None
@@ -101,8 +115,9 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
         shape = family.read_shape(config)
         quantisation = read_quantisation(config, family)
     check_weights(folder, family, shape, is_quantised=quantisation is not None)
-    if not (folder / "tokenizer.json").is_file():
-        raise CheckpointError(f"{folder} has no tokenizer.json")
+    for name in family.tokenizer_files:
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder} has no {name}")
     file = folder / "generation_config.json"
     generation = _read_json(file) if os.path.lexists(file) else {}
     with _naming(file):
@@ -110,6 +125,8 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
         rules = family.sampler_rules(generation, shape)
         if defaults.ras_longest:
             rules["look_back"] = defaults.ras_longest
+        alignment = read_alignment(generation, folder, shape)
+        refused = () if alignment.refusal is None else (alignment.refusal,)
         return Checkpoint(
             name=model,
             folder=folder,
@@ -117,16 +134,21 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
             shape=shape,
             defaults=defaults,
             licence=read_licence(folder, family),
-            alignment_heads=read_alignment_heads(generation, shape),
+            alignment=alignment,
             text_frontend=_own(generation, "text_frontend", str, "a name", None),
             has_continuity=_own(
                 generation, "continuation", bool, "true or false", family.has_continuity
             ),
             continuation_positions=read_count(generation, "continuation_positions"),
             segment_chars=read_count(generation, "segment_chars") or family.segment_chars,
+            pauses=SentencePauses(
+                (read_count(generation, "sentence_pause_ms") or 0) / 1000,
+                (read_count(generation, "paragraph_pause_ms") or 0) / 1000,
+            ),
+            row_ceiling=read_row_ceiling(generation, family),
             sampler_rules=rules,
             quantisation=quantisation,
-            warnings=tuple(f"{file}: {text}" for text in muted),
+            warnings=(*(f"{file}: {text}" for text in muted), *refused),
         )
 
 
@@ -173,8 +195,31 @@ def resolve_folder(model: str, revision: str | None = None) -> Path:
     except Exception as error:
         # Any exception means that there is no model. If a connection breaks, the hub's package
         # raises exceptions of the HTTP package that it happens to use.
-        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise CheckpointError(f"cannot get {model} from the hub{offline}") from error
+        raise CheckpointError(f"cannot get {model} from the hub: {_hub_reason(error)}") from error
+
+
+def _hub_reason(error: BaseException) -> str:
+    """Why there is no snapshot, for operators: the first known reason among the error's causes."""
+    from huggingface_hub import errors
+
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return "it was not downloaded before, and HF_HUB_OFFLINE is set"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, errors.GatedRepoError):
+            return "it is gated: accept its terms on its page there, and set HF_TOKEN to your token"
+        if isinstance(cause, errors.RepositoryNotFoundError):
+            return (
+                "there is no such model, or it is private and HF_TOKEN is not set to a right token"
+            )
+        if isinstance(cause, errors.HfHubHTTPError):
+            status = cause.response.status_code
+            is_refused = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+            return f"it answers with status {status}" + (": check HF_TOKEN" if is_refused else "")
+        if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
+            return f"the files cannot be written: {cause.strerror}"
+        cause = cause.__cause__ or cause.__context__
+    return "it cannot be reached (network, proxy, HF_ENDPOINT)"
 
 
 def local_folder(model: str) -> Path | None:
@@ -190,6 +235,13 @@ def local_folder(model: str) -> Path | None:
     return None
 
 
+def choose_front_end(name: str | None, known: Mapping[str, FrontEnd]) -> FrontEnd | None:
+    """Return the front end that a checkpoint names. Raises CheckpointError if it is not known."""
+    if name is not None and name not in known:
+        raise CheckpointError(f"text_frontend: {name!r} is not known here; known: {sorted(known)}")
+    return None if name is None else known[name]
+
+
 def read_defaults(
     generation: Mapping[str, Any], family: Family, shape: TalkerShape
 ) -> tuple[SamplingDefaults, list[str]]:
@@ -200,7 +252,8 @@ def read_defaults(
     ignored. A client may still ask for greedy speech. A ``top_k`` of 0 or -1 means no limit. Raises
     CheckpointError.
     """
-    published, warnings = family.defaults, list[str]()
+    published = family.defaults
+    warnings = list[str]()
     given = {
         name: _number(generation, name, fallback)
         for name, fallback in (
@@ -268,34 +321,29 @@ def read_repetition(
     return max(0, window), max(1, repeats), max(published.ras_longest, window)
 
 
-def read_alignment_heads(
-    generation: Mapping[str, Any], shape: TalkerShape
-) -> tuple[tuple[int, int], ...]:
-    """``alignment_heads`` of generation_config.json, in the format of Whisper's checkpoints; empty
-    if there are none. Raises CheckpointError.
-    """
-    named, body = generation.get("alignment_heads"), shape.backbone
-    if not isinstance(named, list | None):
-        raise CheckpointError(f"alignment_heads must be a list, not {named!r}")
-    heads = []
-    for pair in named or []:
-        whole = isinstance(pair, list) and len(pair) == 2 and all(type(i) is int for i in pair)
-        if not whole or not (0 <= pair[0] < body.num_layers and 0 <= pair[1] < body.num_heads):
-            raise CheckpointError(f"alignment_heads: {pair!r} is not a [layer, head] here")
-        heads.append((pair[0], pair[1]))
-    return tuple(heads)
-
-
 def read_count(generation: Mapping[str, Any], name: str) -> int | None:
     """Return a limit from generation_config.json; None if it is not set. ``segment_chars``: the
     longest text that the model was trained to speak at once. ``continuation_positions``: the
-    longest prompt, in positions, with which it was trained to continue earlier turns. Raises
-    CheckpointError.
+    longest prompt, in positions, with which it was trained to continue earlier turns.
+    ``ceiling_rows``: see ``read_row_ceiling``. ``sentence_pause_ms`` and ``paragraph_pause_ms``:
+    silence between its utterances. Raises CheckpointError.
     """
     value = generation.get(name)
     if value is not None and (type(value) is not int or value < 1):
         raise CheckpointError(f"{name} must be a number from 1 on, not {value!r}")
     return value
+
+
+def read_row_ceiling(generation: Mapping[str, Any], family: Family) -> RowCeiling:
+    """Return the family's ceiling of an utterance's rows, updated from ``ceiling_rows`` and
+    ``ceiling_rows_per_char`` of generation_config.json. Raises CheckpointError.
+    """
+    published = family.row_ceiling
+    per_char = _number(generation, "ceiling_rows_per_char", published.per_char)
+    if per_char < 0:
+        raise CheckpointError(f"ceiling_rows_per_char must not be negative, but is {per_char!r}")
+    constant = read_count(generation, "ceiling_rows") or published.constant
+    return replace(published, constant=constant, per_char=per_char)
 
 
 @contextmanager

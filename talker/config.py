@@ -57,9 +57,9 @@ def _make_class(family: Family) -> type[TalkerConfig]:
         # without an __init__ of its own transformers makes the class a dataclass
         "__init__": lambda self, **published: TalkerConfig.__init__(self, **published),
     }
-    made: type[TalkerConfig] = type(name, (TalkerConfig,), attributes)
-    globals()[name] = made
-    return made
+    config: type[TalkerConfig] = type(name, (TalkerConfig,), attributes)
+    globals()[name] = config
+    return config
 
 
 #: Config classes by ``model_type``.

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from streaming.lru_cache import LruCache
 from streaming.ports import RowDemand, RowGenerator
 from streaming.spec import Codes
 from talker.messages import Generate, VoiceRows
@@ -89,7 +89,9 @@ class Conversation:
         """
         async with self._turn:
             while True:
-                chosen, losses, rows = order(), self._losses, list[Codes]()
+                chosen = order()
+                losses = self._losses
+                rows = list[Codes]()
                 demand: RowDemand | None = None
                 try:
                     async with aclosing(start(chosen.message)) as pieces:
@@ -115,8 +117,7 @@ class Conversations:
     """Conversations by name, the most recently used ``limit`` of them."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._known: OrderedDict[str, Conversation] = OrderedDict()
+        self._known: LruCache[str, Conversation] = LruCache(limit)
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -124,12 +125,9 @@ class Conversations:
 
     def of(self, name: str) -> Conversation:
         """Return the conversation of that name; a new one if there is none."""
-        if name not in self._known:
-            self._known[name] = Conversation(next(self._numbers))
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
-        self._known.move_to_end(name)
-        return self._known[name]
+        if (known := self._known.get(name)) is None:
+            known = self._known[name] = Conversation(next(self._numbers))
+        return known
 
     def forget(self, name: str) -> int | None:
         """Forget a conversation. Returns its number, None if it is not known."""
@@ -173,8 +171,10 @@ def continued(
         if len(longer) <= room:
             codes = np.ascontiguousarray(talk.last.rows, np.int16)
             earlier = VoiceRows(codes.tobytes(), len(head) + len(talk.last.ids))
-            ids, clips = longer, (*clips, earlier)
-    text, positions = whole.text, held + len(ids)
+            ids = longer
+            clips = (*clips, earlier)
+    text = whole.text
+    positions = held + len(ids)
     if text is not None:  # its distance from the end stays the same
         text = msgspec.structs.replace(text, at=text.at + len(ids) - len(whole.ids))
     message = msgspec.structs.replace(

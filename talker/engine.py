@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from ipc.supervisor import ChildDown, Program, Supervisor, Watch
-from streaming.delay import RowLayout
 from streaming.errors import BackendError, ErrorCode
-from streaming.ports import RowGenerator, SpeechRequest
-from streaming.segmenter import SpokenLengths
+from streaming.gpu_limits import outstanding_for
+from streaming.ports import RowGenerator, SpeechRequest, TalkerSpec
+from streaming.spec import Codes
 from talker.checkpoint import Checkpoint, open_checkpoint
 from talker.conversation import Conversations
 from talker.hub import ModelFolder
@@ -31,7 +31,7 @@ from talker.messages import Failed, Forget, FromChild, FromGateway, Generate, Re
 from talker.pending_requests import Downtime, PendingRequests
 from talker.request_builder import DEFAULT_VOICE, RequestBuilder, VoiceSource
 from talker.settings import DEFAULT_SEQS_CPU, TalkerSettings, resolve_max_positions
-from talker.text_front_end import TextFrontEnd
+from text.front_end import FrontEnd
 
 log = logging.getLogger(__name__)
 #: Time allowed without a sign of life in one phase of the start: gigabytes from slow storage, and
@@ -56,24 +56,31 @@ class TalkerProcessEngine:
         settings: TalkerSettings | None = None,
         *,
         voices: VoiceSource | None = None,
-        front_ends: Mapping[str, TextFrontEnd] | None = None,
+        front_ends: Mapping[str, FrontEnd] | None = None,
         on_progress: Callable[[str, float], None] = lambda phase, seconds: None,
     ) -> None:
         #: The checkpoint's folder, which ``start`` finds.
         self.folder = ModelFolder(model)
         self._settings = settings or TalkerSettings()
+        #: Source of reference voices.
         self._voices = voices
+        #: Text front ends by name.
         self._front_ends = front_ends or {}
         self._on_progress = on_progress
-        self._checkpoint: Checkpoint | None = None
+        #: Builds the child's requests; None before ``start`` has read the checkpoint.
         self._builder: RequestBuilder | None = None
+        #: Keeps the child running; None before ``start`` and after ``stop``.
         self._supervisor: Supervisor[Step | Failed] | None = None
+        #: The child's description of itself from its last start.
         self._info: Ready | None = None
+        #: Requests in flight. As many are accepted as follows from the child's capacity.
         self._pending = PendingRequests(
-            self._send, self._settings.max_outstanding, self._settings.hold_rows
+            self._send, self._max_outstanding(), self._settings.hold_rows
         )
         self._conversations = Conversations(self._settings.max_conversations)
+        #: Numbers of requests.
         self._handles = itertools.count(1)
+        #: How long the child has been down.
         self._downtime = Downtime()
 
     async def start(self) -> None:
@@ -83,20 +90,20 @@ class TalkerProcessEngine:
         """
         folder = await self.folder.find(lambda seconds: self._on_progress("download", seconds))
         opened = await asyncio.to_thread(open_checkpoint, str(folder))
+        continues = self._settings.has_continuity(opened.has_continuity)
+        opened = dataclasses.replace(opened, has_continuity=continues)
         limit = resolve_max_positions(self._settings, opened.shape.backbone.max_positions)
         self._builder = RequestBuilder(opened, limit, self._voices, self._front_ends)
-        self._checkpoint = opened
         for warning in opened.warnings:
             log.warning(warning)
+        if opened.alignment.off_ms is not None:
+            found = {"heads": len(opened.alignment.heads), "off_ms": opened.alignment.off_ms}
+            log.info("word timings are calibrated", extra=found)
         licence = opened.licence
-        log.info(
-            "talker chosen",
-            extra={
-                "family": opened.family.title,
-                "licence": licence.name,
-                "licence_notice": licence.notice,
-            },
-        )
+        extra = {"format": opened.family.title, "licence": licence.name}
+        if licence.notice:
+            extra["licence_notice"] = licence.notice
+        log.info("checkpoint opened", extra=extra)
         program: Program[Step | Failed] = Program(
             module="talker.process",
             args=_arguments(opened, self._settings),
@@ -125,24 +132,16 @@ class TalkerProcessEngine:
         return self._supervisor is not None and self._supervisor.is_up
 
     @property
+    def spec(self) -> TalkerSpec:
+        """Properties of the checkpoint. RuntimeError before ``start`` has read it."""
+        if self._builder is None:
+            raise RuntimeError("the checkpoint has not been read yet")
+        return self._builder.spec
+
+    @property
     def info(self) -> Ready | None:
         """The child's description of itself from its last start."""
         return self._info
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, once ``start`` has read it."""
-        return self._checkpoint
-
-    @property
-    def model_folder(self) -> Path | None:
-        """The checkpoint's folder, once ``start`` has found it."""
-        return self._checkpoint.folder if self._checkpoint else None
-
-    @property
-    def row_layout(self) -> RowLayout:
-        """The layout of frames in rows. RuntimeError before ``start`` has read the checkpoint."""
-        return self._opened().shape.layout
 
     @property
     def outstanding(self) -> int:
@@ -165,6 +164,11 @@ class TalkerProcessEngine:
         return self._supervisor.restarts if self._supervisor else 0
 
     @property
+    def failures(self) -> Mapping[str, int]:
+        """Number of requests that the engine gave up on, by reason."""
+        return self._pending.failures
+
+    @property
     def pid(self) -> int | None:
         """The child's process id, while there is one."""
         return self._supervisor.pid if self._supervisor else None
@@ -181,37 +185,8 @@ class TalkerProcessEngine:
     @property
     def voices(self) -> tuple[str, ...]:
         """Names of the voices; the first is the default."""
-        return (DEFAULT_VOICE, *(self._voices.names() if self._voices else ()))
-
-    @property
-    def spoken_lengths(self) -> SpokenLengths | None:
-        """See RequestBuilder; None before ``start`` too."""
-        return self._builder.spoken_lengths if self._builder else None
-
-    @property
-    def delivery_tags(self) -> Mapping[str, str]:
-        """See RequestBuilder; none before ``start``."""
-        return self._builder.delivery_tags if self._builder else {}
-
-    @property
-    def max_references(self) -> int:
-        """See RequestBuilder; 1 before ``start``."""
-        return self._builder.max_references if self._builder else 1
-
-    @property
-    def segment_chars(self) -> int | None:
-        """See Checkpoint; None before ``start`` too."""
-        return self._checkpoint.segment_chars if self._checkpoint else None
-
-    @property
-    def max_frames(self) -> int:
-        """The longest generation. RuntimeError before ``start`` has read the checkpoint."""
-        return self._opened().defaults.max_frames
-
-    @property
-    def has_word_timings(self) -> bool:
-        """Whether requests may ask for word timings: the checkpoint names alignment heads."""
-        return self._checkpoint is not None and bool(self._checkpoint.alignment_heads)
+        speakers = self._builder.spec.speakers if self._builder else ()
+        return (DEFAULT_VOICE, *speakers, *(self._voices.names() if self._voices else ()))
 
     def check_options(self, request: SpeechRequest) -> None:
         """Raise RequestError if its voice or its sampling can never be served."""
@@ -219,13 +194,7 @@ class TalkerProcessEngine:
 
     def check(self, request: SpeechRequest) -> None:
         """Raise RequestError if the request can never be served; see ``ports``."""
-        self._require_builder().message(request, 0)
-
-    @property
-    def has_continuity(self) -> bool:
-        """Whether the utterances of a conversation continue each other."""
-        opened = self._checkpoint
-        return opened is not None and self._settings.has_continuity(opened.has_continuity)
+        self._require_builder().build(request)
 
     def forget(self, conversation: str) -> None:
         """See ``streaming.ports``."""
@@ -244,21 +213,36 @@ class TalkerProcessEngine:
         engine gave up on this request alone.
         """
         builder = self._require_builder()
-        if request.conversation is None or not self.has_continuity:
-            return self._speak(request.request_id, builder.message(request, next(self._handles)))
+        if request.arriving is not None:
+            builder.build(request)  # refused at once
+            return self._speak(request, partial(self._begin_arriving, request))
+        if request.conversation is None or not self.spec.has_continuity:
+            alone = builder.build(request, next(self._handles))
+            return self._speak(request, alone.message, alone.continued)
+        utterance = builder.build(request)  # refused at once, not after the utterance before it
         talk = self._conversations.of(request.conversation)
         return talk.speak(
-            lambda: builder.order(request, next(self._handles), talk),
-            partial(self._speak, request.request_id),
+            lambda: builder.order(utterance, next(self._handles), talk),
+            partial(self._speak, request),
         )
 
-    def _speak(self, request_id: str, message: Generate) -> RowGenerator:
-        return self._pending.speak(message, self._opened().shape.num_codebooks, request_id)
+    def _begin_arriving(self, request: SpeechRequest) -> Generate:
+        """Return the message for a request with all text that has come, and let the rest follow."""
+        builder = self._require_builder()
+        begun = builder.build(request, next(self._handles))
+        if begun.message.is_open and request.arriving is not None:
+            append = self._pending.appender(builder.appender(begun), begun.message.handle)
+            request.arriving.listener = append
+        return begun.message
 
-    def _opened(self) -> Checkpoint:
-        if self._checkpoint is None:
-            raise RuntimeError("the checkpoint has not been read yet")
-        return self._checkpoint
+    def _speak(
+        self,
+        request: SpeechRequest,
+        message: Generate | Callable[[], Generate],
+        continued: Codes | None = None,
+    ) -> RowGenerator:
+        books, name = self._require_builder().num_codebooks, request.request_id
+        return self._pending.speak(message, books, name, continued, request.deadline)
 
     def _require_builder(self) -> RequestBuilder:
         if self._builder is None:
@@ -273,8 +257,12 @@ class TalkerProcessEngine:
         except ChildDown:
             raise self._downtime.error() from None
 
+    def _max_outstanding(self) -> int:
+        return self._settings.max_outstanding or outstanding_for(self.capacity)
+
     def _on_ready(self, info: Ready) -> None:
         self._info = info
+        self._pending.max_pending = self._max_outstanding()
         log.info("talker ready", extra=msgspec.structs.asdict(info))
         self._pending.on_ready()
         self._downtime.end()

@@ -32,14 +32,16 @@ NO_ROW = -1
 
 @dataclass(frozen=True, slots=True)
 class FrameState:
-    """The rows of input ids; all tensors are ``[N]`` but ``codes`` ``[N, K]``.
+    """The rows of input ids; all tensors are ``[N]`` but ``codes`` ``[N, K]`` and the sampler's
+    ``states`` after them ``[N, S]``.
 
-    Codes of text ids are meaningless.
+    Codes and states of text ids are meaningless.
     """
 
     is_frame: Tensor
     is_stale: Tensor
     codes: Tensor
+    states: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,17 @@ class FrameTable(nn.Module):
         super().__init__()
         if n_slots < 1 or n_slots & (n_slots - 1):
             raise ValueError(f"n_slots must be a power of two, not {n_slots}")
-        self.n_slots, self.num_codebooks, self.num_states = n_slots, num_codebooks, num_states
+        self.n_slots = n_slots
+        self.num_codebooks = num_codebooks
+        self.num_states = num_states
         self.look_back_rows = look_back
         self._shift = n_slots.bit_length() - 1
         self._states = slice(num_codebooks, num_codebooks + num_states)
         cells = torch.zeros(n_slots + 1, num_codebooks + num_states + 1, dtype=torch.int16)
         self.register_buffer("cells", cells, persistent=False)
-        links = torch.full((n_slots + 1 if look_back else 0, max(0, look_back - 1)), NO_ROW)
-        self.register_buffer("links", links.to(torch.int32), persistent=False)
+        size = (n_slots + 1 if look_back else 0, max(0, look_back - 1))
+        links = torch.full(size, NO_ROW, dtype=torch.int32)
+        self.register_buffer("links", links, persistent=False)
 
     def look_up(self, ids: Tensor) -> FrameState:
         """Resolve input ids ``[N]``, text and frame ids mixed."""
@@ -92,6 +97,7 @@ class FrameTable(nn.Module):
             is_frame=is_frame,
             is_stale=is_frame & (cells[:, -1] != self._epoch(counter)),
             codes=cells[:, : self.num_codebooks].long(),
+            states=cells[:, self._states],
         )
 
     def states(self, ids: Tensor) -> Tensor:
@@ -153,6 +159,11 @@ def slots_for(max_num_seqs: int, max_frames: int) -> int:
     return power_of_two(8 * max_num_seqs * max_frames)
 
 
+def row_bytes(num_codebooks: int, num_states: int, look_back: int) -> int:
+    """Bytes of a slot in a FrameTable of these sizes."""
+    return 2 * (num_codebooks + num_states + 1) + 4 * max(0, look_back - 1)
+
+
 def power_of_two(number: int) -> int:
     """Round ``number`` up to a power of two."""
     return 1 << (number - 1).bit_length()
@@ -184,8 +195,8 @@ class RowEmbedding(nn.Embedding):
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute logits ``[B, K * V]`` from ``[B, D]``, for a head tied to this table."""
         used = self._used_rows if hidden.device.type == "cpu" else len(self.weight)
-        made = functional.linear(hidden, self.weight[:used])
-        logits: Tensor = functional.pad(made, (0, len(self.weight) - used))
+        computed = functional.linear(hidden, self.weight[:used])
+        logits: Tensor = functional.pad(computed, (0, len(self.weight) - used))
         return logits
 
     def forward(self, codes: Tensor) -> Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 from ipc.child import ChildLink
 from talker.checkpoint import Checkpoint
 from talker.messages import (
     Abort,
+    AppendText,
     Failed,
+    FailureReason,
     Forget,
     FromGateway,
     Generate,
@@ -21,12 +23,24 @@ from talker.messages import (
     StreamInterval,
 )
 from talker.request_table import RequestState, RequestTable
-from talker.vllm_requests import engine_input, read_outputs, sampling_params
+from talker.vllm_core import RequestMaker, count_events
+from talker.vllm_requests import Refused, engine_input, read_outputs, sampling_params
 from talker.vllm_setup import Totals
+
+log = logging.getLogger(__name__)
+#: Requests that fail one after another by logits that are not finite, without a row of any between,
+#: until the process ends.
+_MAX_UNSOUND = 3
+
+
+class EngineUnsound(Exception):
+    """Every request's logits are broken, so the cause is this process: in vLLM's attention on a
+    CPU, what is not a number once spoils all later requests, also those of other texts.
+    """
 
 
 class Host(ABC):
-    """Handles the gateway's messages with a vLLM engine, which a subclass starts and runs.
+    """Handles the gateway's messages with engine cores of vLLM, which a subclass starts and runs.
 
     Args:
         arguments: the engine's arguments.
@@ -42,19 +56,24 @@ class Host(ABC):
         stop_id: int,
         requests: RequestTable,
     ) -> None:
-        self._shape, self._stop_id = checkpoint.shape, stop_id
+        self._shape = checkpoint.shape
+        self._stop_id = stop_id
         self._max_positions = arguments["max_model_len"]
-        self._requests, self._totals = requests, Totals()
+        self._requests = requests
+        self._totals = Totals()
+        #: Requests that failed by their logits since the last row.
+        self._unsound = 0
         self._link: ChildLink[FromGateway] | None = None
-        self._start_engine(arguments)
+        self._cores = arguments.get("data_parallel_size", 1)
+        self._make_request = self._start_engine(arguments)
 
     @abstractmethod
-    def _start_engine(self, arguments: dict[str, Any]) -> None:
-        """Start the engine; its statistics go to ``_totals``."""
+    def _start_engine(self, arguments: dict[str, Any]) -> RequestMaker:
+        """Start the engine. Returns what makes its requests."""
 
     @abstractmethod
-    def _begin(self, state: RequestState) -> None:
-        """Submit a request's current stretch to the engine."""
+    def _submit(self, request: Any) -> None:
+        """Hand a request to the engine."""
 
     @abstractmethod
     def _abort(self, state: RequestState) -> None:
@@ -63,12 +82,17 @@ class Host(ABC):
     def _handle(self, message: FromGateway) -> None:
         match message:
             case Generate():
-                if state := self._requests.add(message):
+                if (state := self._requests.add(message)) is None:
+                    self._fail(message.handle, "gone")
+                elif state.is_working:
                     self._begin(state)
                 else:
-                    self._fail(message.handle, "gone")
-            case Resume(handle):
-                if state := self._requests.resume(handle):
+                    self._send_step([state.release_waiting()])
+            case AppendText():
+                if state := self._requests.append(message):
+                    self._begin(state)
+            case Resume(handle, deadline_s):
+                if state := self._requests.resume(handle, deadline_s):
                     self._begin(state)
             case Pause(handle):
                 held = None
@@ -84,28 +108,65 @@ class Host(ABC):
             case Forget(conversation):
                 self._requests.forget(conversation)
 
-    def _inputs(self, state: RequestState) -> tuple[Any, Any]:
-        """Return prompt and sampling parameters for the engine. Raises Refused."""
-        prompt = engine_input(state, self._shape, self._max_positions)
-        return prompt, sampling_params(state, self._shape.num_codebooks, self._stop_id)
-
-    def _read(self, outputs: Sequence[Any]) -> list[NewRows]:
-        """Return the rows to send from vLLM's outputs. Failed requests are dropped, and the gateway
-        is told.
-        """
-        outcome = read_outputs(outputs, self._shape, self._requests)
-        rows = [self._requests.collect(new) for new in outcome.rows]
-        for handle in outcome.lost:
-            self._fail(handle, "gone" if self._requests.lose(handle) else "lost")
-        for handle in outcome.broken:
+    def _begin(self, state: RequestState) -> None:
+        """Submit a request's current stretch to the engine."""
+        handle = state.request.handle
+        try:
+            self._submit(self._engine_request(state, state.engine_id))
+        except (Refused, ValueError):
+            log.exception("request %d not taken", handle)
+            self._fail(handle, "refused")
+        except Exception:
+            log.exception("request %d not taken", handle)
             self._break(handle)
-        return [new for new in rows if new is not None]
 
-    def _break(self, handle: int) -> None:
+    def _engine_request(self, state: RequestState, engine_id: str) -> Any:
+        """Return vLLM's request. Raises Refused, or vLLM's ValueError."""
+        prompt = engine_input(state, self._shape, self._max_positions)
+        params = sampling_params(state, self._shape.num_codebooks, self._stop_id)
+        rank = state.core if self._cores > 1 else None
+        priority = int(1000 * state.deadline_s)
+        return self._make_request(engine_id, prompt, params, rank, priority)
+
+    def _read(self, outputs: Any) -> list[NewRows]:
+        """Return the rows to send from the ``EngineCoreOutputs`` of a step, and count its events.
+        Failed requests are dropped, and the gateway is told. An exception about one request's rows
+        breaks that request alone. Raises EngineUnsound.
+        """
+        preempted, cached = count_events(outputs)
+        self._totals.preempted += preempted
+        self._totals.cached += cached
+        outcome = read_outputs(outputs.outputs, self._shape, self._requests)
+        rows = []
+        for new in outcome.rows:
+            try:
+                ready = self._requests.collect(new)
+            except Exception:
+                log.exception("the rows of request %d cannot be kept", new.handle)
+                outcome.failed[new.handle] = "broken"
+            else:
+                rows += [ready] if ready is not None else []
+        for state in outcome.ended:
+            if self._requests.end_stretch(state):
+                self._begin(state)
+            else:
+                rows.append(state.release_waiting())
+        for handle, reason in outcome.failed.items():
+            if reason != "lost":
+                self._break(handle, reason)
+            else:
+                self._fail(handle, "gone" if self._requests.lose(handle) else "lost")
+        broken = sum(reason == "logits" for reason in outcome.failed.values())
+        self._unsound = 0 if outcome.rows else self._unsound + broken
+        if self._unsound >= _MAX_UNSOUND:
+            raise EngineUnsound(f"the logits of {self._unsound} requests in a row are not finite")
+        return rows
+
+    def _break(self, handle: int, reason: FailureReason = "broken") -> None:
         """Handle a request that the engine gave up on."""
-        self._fail(handle, "broken")
+        self._fail(handle, reason)
 
-    def _fail(self, handle: int, reason: Any) -> None:
+    def _fail(self, handle: int, reason: FailureReason) -> None:
         state = self._drop(handle)
         if state is not None and (held := state.release()):
             self._send_step([held])
@@ -113,7 +174,7 @@ class Host(ABC):
 
     def _drop(self, handle: int) -> RequestState | None:
         state = self._requests.drop(handle)
-        if state is not None and not state.paused:
+        if state is not None and state.is_working:
             self._abort(state)
         return state
 
@@ -122,5 +183,6 @@ class Host(ABC):
         self._send(Step(self._requests.live, rows, totals.preempted, totals.cached))
 
     def _send(self, message: Step | Failed) -> None:
-        assert self._link is not None
+        if self._link is None:  # only the warm-up comes before it
+            raise ValueError(f"the model cannot speak the warm-up's text: {message}")
         self._link.send(message)

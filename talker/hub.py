@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ipc.child import die_with_parent
+from ipc.exit_status import describe_exit
 from talker.checkpoint import local_folder, resolve_folder
 from talker.shape import CheckpointError
 
@@ -64,12 +65,13 @@ class ModelFolder:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        said = printed.decode().strip().rpartition("\n")[2]
+        line = printed.decode().strip().rpartition("\n")[2]
         if process.returncode == 0:
-            return Path(said)
+            return Path(line)
         if process.returncode == _NO_MODEL:
-            raise CheckpointError(said)
-        raise CheckpointError(f"the download of {self._model} died")
+            raise CheckpointError(line)
+        ending = describe_exit(process.returncode or 0)
+        raise CheckpointError(f"the download of {self._model} died ({ending})")
 
 
 async def _wait(process: Process, on_download: Callable[[float], None]) -> bytes:
@@ -92,8 +94,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         print(resolve_folder(argv[0]).resolve())
     except CheckpointError as error:
-        log.exception("the model cannot be had")
-        print(error)
+        print(error)  # the gateway logs it; where it came from is for --log-level debug
+        log.debug("the model cannot be had", exc_info=error)
         return _NO_MODEL
     return 0
 

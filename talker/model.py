@@ -6,7 +6,7 @@ flat list), B rows to sample, K codebooks, V codes per codebook, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from vllm.model_executor.models.utils import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.platforms import current_platform
 
+from talker.alignment import NEAR, AlignmentHead
 from talker.attention import AttentionTap
-from talker.cpu_layers import use_cpu_kernels
+from talker.cpu_layers import allow_amx, use_cpu_kernels
 from talker.frames import FrameState, FrameTable, RowEmbedding, slots_for
 from talker.reference_audio import VoiceDummy, VoiceInfo, VoiceProcessor
 from talker.sampler import DelayedRowSampler, RowSampler
@@ -50,13 +51,16 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
 
-    #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and only
-    #: frame ids stand for rows. One kernel can then embed a step (``talker.step_kernels``).
+    #: Whether a row's embedding is the plain sum of its codes' in ``code_embedding``, and beyond
+    #: prompts only frame ids stand for rows. One kernel can then embed a step
+    #: (``talker.step_kernels``).
     embeds_sums = False
 
     #: The backbone, one of vLLM's classes.
     model: Any
+    #: Embeddings of a step's positions.
     embeds: Tensor
+    #: Marks positions of a step whose frame is no longer in the table.
     stale: Tensor
 
     @staticmethod
@@ -75,28 +79,34 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         super().__init__()
         refuse_other_runners(vllm_config)
         self.config = vllm_config.model_config.hf_config
-        text, shape = self.config.text_config, self.config.shape
+        text = self.config.text_config
+        shape = self.config.shape
         if shape.stop_id is None:
             raise CheckpointError("the config names no eos_token_id")
-        self.num_codebooks, self.codebook_rows = shape.num_codebooks, shape.codebook_rows
+        self.num_codebooks = shape.num_codebooks
+        self.codebook_rows = shape.codebook_rows
         settings = (vllm_config.additional_config or {}).get(SETTINGS_KEY, {})
         # Piecewise CUDA graphs need their input at a fixed address, and the sampler reads the stale
         # marks after the forward pass.
-        most = vllm_config.scheduler_config.max_num_batched_tokens
-        embeds = torch.zeros(most, text.hidden_size, dtype=vllm_config.model_config.dtype)
+        max_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+        embeds = torch.zeros(max_tokens, text.hidden_size, dtype=vllm_config.model_config.dtype)
         self.register_buffer("embeds", embeds, persistent=False)
-        self.register_buffer("stale", torch.zeros(most, dtype=torch.bool), persistent=False)
+        self.register_buffer("stale", torch.zeros(max_tokens, dtype=torch.bool), persistent=False)
         if current_platform.is_cpu():
+            allow_amx()
             use_cpu_kernels()
         self.code_embedding = RowEmbedding(
             shape.num_codebooks, shape.codebook_rows, text.hidden_size
         )
         self.make_layers(vllm_config, prefix, shape)
+        #: Draws the rows.
         self.rows = self.make_sampler(
             _frame_slots(vllm_config, settings), shape, settings.get("sampler_rules") or {}
         )
+        #: The codes of frames, by frame id.
         self.table: FrameTable = self.rows.table
-        self.tap = self._make_tap(vllm_config, settings.get("alignment_heads"), most)
+        #: Records the attention that word timings need; None without alignment heads.
+        self.tap = self._make_tap(vllm_config, settings, max_tokens)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
 
     def make_layers(self, vllm_config: Any, prefix: str, shape: Any) -> None:
@@ -109,10 +119,21 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         """
         return DelayedRowSampler.from_rules(n_slots, shape, rules)
 
+    def embed_text(self, ids: Tensor) -> Tensor:
+        """Embed a prompt's ids ``[N]`` as ``[N, D]``."""
+        embedded: Tensor = self.model.embed_input_ids(ids)
+        return embedded
+
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Embed rows ``[N, K]`` as ``[N, D]``."""
         embedded: Tensor = self.code_embedding(codes)
         return embedded
+
+    def embed_frames(self, codes: Tensor, frames: FrameState) -> Tensor:
+        """Embed the rows ``[N, K]`` that ids stand for as ``[N, D]``; ``frames`` has the sampler's
+        states beside them.
+        """
+        return self.embed_codes(codes)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Turn hidden states ``[B, D]`` into the sampler's logits: ``[B, K * V]``, or a family's
@@ -123,6 +144,11 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
         """Return which of the ids ``[N]`` stand for rows, and the rows' codes ``[N, K]``."""
         return frames.is_frame, frames.codes
+
+    def note_ids(self, input_ids: Tensor) -> None:
+        """Learn the ids ``[N]`` of a step without prompts, which are not passed to
+        ``embed_input_ids`` since a kernel embeds them.
+        """
 
     def get_language_model(self) -> Any:
         """The backbone."""
@@ -145,8 +171,8 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
         frames = self.table.look_up(input_ids)
         self.stale[: input_ids.shape[0]] = frames.is_stale
         is_row, codes = self.resolve_rows(input_ids, frames)
-        text = self.model.embed_input_ids(torch.where(is_row, 0, input_ids))
-        audio = self.embed_codes(codes).to(text.dtype)
+        text = self.embed_text(torch.where(is_row, 0, input_ids))
+        audio = self.embed_frames(codes, frames).to(text.dtype)
         embeds = torch.where(is_row[:, None], audio, text)
         if multimodal_embeddings:
             # unlike vLLM's own merge, this does not wait for the device
@@ -176,14 +202,18 @@ class TalkerModel(nn.Module, SupportsMultiModal):  # type: ignore[misc]  # untyp
                 module.find_silent_rows()
         return loaded
 
-    def _make_tap(self, vllm_config: Any, heads: Any, most_tokens: int) -> AttentionTap | None:
-        """Make the tap. Returns None if the checkpoint names no alignment heads."""
+    def _make_tap(
+        self, vllm_config: Any, settings: Mapping[str, Any], max_tokens: int
+    ) -> AttentionTap | None:
+        """Make the tap. Returns None if the checkpoint has no alignment heads."""
+        heads = [AlignmentHead(*head) for head in settings.get("alignment_heads") or ()]
         if not heads:
             return None
         return AttentionTap(
             self.model.layers,
-            [(layer, head) for layer, head in heads],
-            most_tokens,
+            heads,
+            settings.get("alignment_near", NEAR),
+            max_tokens,
             vllm_config.model_config.dtype,
             get_tensor_model_parallel_rank(),
             vllm_config.parallel_config.tensor_parallel_size,

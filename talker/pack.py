@@ -39,7 +39,8 @@ def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
     a matrix's width is no multiple of the group; OSError or SafetensorError if it cannot be
     written. Then no ``target`` is left.
     """
-    family, source = checkpoint.family, checkpoint.folder
+    family = checkpoint.family
+    source = checkpoint.folder
     if checkpoint.quantisation is not None or not family.loads_quantised:
         raise CheckpointError(f"{source}: cannot be packed")
     target.mkdir(parents=True)
@@ -52,22 +53,23 @@ def pack_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
 
 
 def _write(checkpoint: Checkpoint, target: Path) -> None:
-    family, source = checkpoint.family, checkpoint.folder
+    family = checkpoint.family
+    source = checkpoint.folder
     layers = layer_matrices(family.expected_weights(checkpoint.shape))
     weight_map: dict[str, str] = {}
     files = weight_files(source)
     for file in files:
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         with safe_open(file, "pt") as content:
             for name in content.keys():  # noqa: SIM118 (no mapping)
                 weight = content.get_tensor(name)
                 if family.canonical_name(name) in layers:
-                    made |= _packed(name.removesuffix("weight"), weight)
+                    tensors |= _packed(name.removesuffix("weight"), weight)
                 else:
-                    made[name] = weight
-        save_file(made, target / file.name, metadata={"format": "pt"})
+                    tensors[name] = weight
+        save_file(tensors, target / file.name, metadata={"format": "pt"})
         shutil.copymode(file, target / file.name)  # safetensors' own is 0600
-        weight_map |= dict.fromkeys(made, file.name)
+        weight_map |= dict.fromkeys(tensors, file.name)
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}
         (target / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -31,12 +31,15 @@ from talker.shape import CheckpointError
 from talker.vllm_setup import (
     Plan,
     check_config,
+    check_libnuma,
     check_shared_memory,
     describe_graphs,
     engine_arguments,
+    kv_positions,
     make_plan,
     ring_size,
     set_environment,
+    size_warning,
 )
 
 log = logging.getLogger(__name__)
@@ -83,20 +86,24 @@ def _serve(
     limit = resolve_max_positions(settings, checkpoint.shape.backbone.max_positions)
     prompts = checkpoint.prompt_builder(limit)
     warm_up = warm_up_request(prompts, limit)
+    check_libnuma()
+    check_shared_memory()
     phases.begin("imports")
     import torch
 
     torch.set_num_threads(settings.threads)
     import vllm.engine.arg_utils
-    import vllm.v1.engine.llm_engine  # noqa: F401
+    import vllm.v1.engine.core_client
+    import vllm.v1.engine.input_processor  # noqa: F401
 
     from talker.request_table import RequestTable
 
     # vLLM collects garbage five times while it builds an engine, each time through all of this
     gc.freeze()
     check_config(checkpoint)
-    check_shared_memory()
     plan = make_plan(settings, checkpoint)
+    if (warning := size_warning(plan, checkpoint)) is not None:
+        log.warning(warning)
     if plan.engine == "inprocess" and not plan.on_gpu:
         register_class(checkpoint.family)
     phases.begin("engine")
@@ -107,7 +114,8 @@ def _serve(
 
     def ready(seconds: dict[str, float]) -> Ready:
         resume_collection()
-        return ready_message(checkpoint, plan, arguments, seconds)
+        positions = kv_positions(settings, plan, checkpoint)
+        return ready_message(checkpoint, plan, arguments, seconds, positions)
 
     if plan.engine == "async":
         from talker.host_async import run_async_host
@@ -136,7 +144,8 @@ class Phases:
     def begin(self, phase: str) -> None:
         """End the current phase and begin this one."""
         self.end()
-        self._now, self._began = phase, time.monotonic()
+        self._now = phase
+        self._began = time.monotonic()
         self._link.progress(phase)
 
     @property
@@ -174,7 +183,11 @@ def warm_up_request(prompts: PromptBuilder, max_positions: int) -> Generate:
 
 
 def ready_message(
-    checkpoint: Checkpoint, plan: Plan, arguments: dict[str, Any], phases: dict[str, float]
+    checkpoint: Checkpoint,
+    plan: Plan,
+    arguments: dict[str, Any],
+    phases: dict[str, float],
+    positions: int | None,
 ) -> Ready:
     """Build the message that tells the gateway that the engine works."""
     shape = checkpoint.shape
@@ -189,6 +202,7 @@ def ready_message(
         graphs=describe_graphs(arguments),
         attention=arguments.get("attention_backend", "auto"),
         step_kernels=arguments["additional_config"][SETTINGS_KEY]["step_kernels"],
+        kv_positions=positions,
         phases=phases,
         versions=_versions(),
     )

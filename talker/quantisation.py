@@ -24,6 +24,7 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.utils import replace_parameter
+from vllm.platforms import current_platform
 
 from talker.settings import INT8_METHOD
 
@@ -93,9 +94,15 @@ class Int8Linear(LinearMethodBase):  # type: ignore[misc]  # untyped base
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Quantise the weight, then let the kernel pack it."""
+        inputs = layer.weight.dtype
         codes, scale = quantise(layer.weight.data)
         replace_parameter(layer, "weight", nn.Parameter(codes, requires_grad=False))
         layer.register_parameter("weight_scale", nn.Parameter(scale, requires_grad=False))
+        if inputs is torch.float32 and current_platform.is_cpu():
+            # vLLM (0.32) would choose its product for AMX, which takes 16-bit inputs only
+            self._kernel.process_weights_for_onednn(layer)
+            self._kernel.linear_method = self._kernel._apply_weights_onednn
+            return
         self._kernel.process_weights_after_loading(layer)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:

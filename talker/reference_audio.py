@@ -25,18 +25,18 @@ from vllm.multimodal.processing import (
     ProcessorInputs,
 )
 
-from streaming.spec import Codes
+from streaming.spec import Codes, SpeakerVector
 from talker.prompts import MAX_CLIPS, MAX_EARLIER_ROWS
 
 _MODALITY = "audio"
 _FIELD = "voice_rows"
 
 
-def clips_input(ids: list[int], clips: Sequence[tuple[Codes, int]]) -> Any:
-    """Build a prompt with clips in it, in order: each is rows ``[R, K]`` int16, still delayed, and
-    their position in the prompt.
+def clips_input(ids: list[int], clips: Sequence[tuple[Codes | SpeakerVector, int]]) -> Any:
+    """Build a prompt with clips in it, in order: each is rows ``[R, K]`` int16, still delayed, or
+    the vector of a speaker ``[1, D]`` float32, and its position in the prompt.
     """
-    tensors = [torch.from_numpy(np.array(rows, np.int16, order="C")) for rows, _ in clips]
+    tensors = [torch.from_numpy(np.array(rows, order="C")) for rows, _ in clips]
     return mm_input(
         prompt_token_ids=ids,
         mm_kwargs=MultiModalKwargsItems.from_hf_inputs(

@@ -7,8 +7,14 @@ of the blocks. So the same rows follow as without the pause, at the cost of a sh
 table has wrapped meanwhile, the epoch check fails the request instead of letting it speak other
 codes.)
 
-To the engine each stretch between pauses is a request of its own, ``handle.stretch``, so that a
-late output of an aborted one is recognised.
+The text of a request may arrive while it is spoken, one id of it for each frame. A stretch is then
+as long as the ids that are there when it begins, which are all that its sampler needs to know: the
+engine ends it by its length, and the next one begins with the ids that have come meanwhile. If none
+have come, the request *waits*, in no slot of the engine. When ids come has thus no influence on the
+rows.
+
+To the engine each stretch between pauses is a request of its own, with an id that is never used
+again, so that a late output of an aborted one is recognised.
 
 When an utterance of a conversation has reached its own end, its prompt and the ids of its frames
 are kept. A request that continues it starts in the same way: on those ids with its own text after
@@ -23,20 +29,24 @@ cache may have blocks under its ids that were computed with stale frames.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
+from streaming.lru_cache import LruCache
 from talker.frames import FRAME_BASE, FRAME_SPAN
-from talker.messages import Generate, NewRows, VoiceRows
+from talker.messages import AppendText, Generate, NewRows, VoiceRows
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationHistory:
     """Prompt and frames of a conversation. ``clips`` are the reference rows in it. ``core`` is the
     engine core whose frame table holds the frames, and the only one for which the ids are valid.
-    ``since`` is the number of rows that this core had made when it made the first frame; None if
+    ``since`` is the number of rows that this core had generated before the first frame; None if
     there is no frame.
     """
 
@@ -47,17 +57,17 @@ class ConversationHistory:
 
 
 class RowCount:
-    """Number of rows that an engine core has made, computed from its frame ids, which wrap."""
+    """Number of rows that an engine core has generated, by its frame ids, which wrap."""
 
     def __init__(self) -> None:
-        self.made = 0
+        self.rows = 0
 
     def see(self, frame_id: int) -> int:
         """Count the row with this id. Returns the count. Ids of one step come in any order."""
-        ahead = (frame_id - FRAME_BASE - self.made) % FRAME_SPAN
+        ahead = (frame_id - FRAME_BASE - self.rows) % FRAME_SPAN
         if ahead < FRAME_SPAN // 2:
-            self.made += ahead
-        return self.made
+            self.rows += ahead
+        return self.rows
 
 
 class ConversationCache:
@@ -66,9 +76,9 @@ class ConversationCache:
     """
 
     def __init__(self, slots: int, cores: int, limit: int) -> None:
-        self._slots, self._limit = slots, limit
+        self._slots = slots
         self.counts = [RowCount() for _ in range(cores)]
-        self._known: OrderedDict[int, ConversationHistory] = OrderedDict()
+        self._known: LruCache[int, ConversationHistory] = LruCache(limit)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -78,51 +88,67 @@ class ConversationCache:
         history = self._known.get(conversation)
         if history is None:
             return None
-        made, since = self.counts[history.core].made, history.since
-        if since is not None and made - since >= self._slots:
+        rows = self.counts[history.core].rows
+        since = history.since
+        if since is not None and rows - since >= self._slots:
             self.drop(conversation)
             return None
-        self._known.move_to_end(conversation)
         return history
 
     def keep(self, conversation: int, history: ConversationHistory) -> None:
         """Store the conversation's history."""
         self._known[conversation] = history
-        self._known.move_to_end(conversation)
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
 
     def drop(self, conversation: int) -> None:
         """Drop a conversation's history; an unknown one is no error."""
         self._known.pop(conversation, None)
 
 
+#: A request that waits for text begins its next stretch with this many ids, unless these are its
+#: last: a stretch costs a short prefill.
+_STRETCH_IDS = 4
+
+
 @dataclass(slots=True)
 class RequestState:
-    """One request: its message, the history that it continues, the ids of its frames so far, and
-    its current stretch. ``core`` is the engine core that it runs in. ``since`` is the core's count
-    of rows when it made the oldest frame among its ids.
-    """
+    """One request."""
 
     request: Generate
+    #: The history that it continues.
     history: ConversationHistory | None = None
+    #: The engine core that it runs in.
     core: int = 0
+    #: Ids of its frames so far.
     frame_ids: list[int] = field(default_factory=list)
+    #: The core's count of rows at the oldest frame among its ids.
     since: int | None = None
-    stretch: int = 0
+    #: The engine's id of the current stretch: it sees each stretch as a request of its own.
+    engine_id: str = ""
+    #: Whether the engine has this stretch.
+    is_working: bool = False
     paused: bool = False
-    #: Number of rows per message that the gateway wants, number of rows sent to it, and the rows
-    #: that are held back until there are enough.
+    #: Ids of the text that go with its frames; None if the text is in the prompt.
+    track: list[int] | None = None
+    #: Whether more of them will come.
+    is_open: bool = False
+    #: Maximum number of frames.
+    max_frames: int = 0
+    #: Number of rows per message that the gateway wants.
     gathered: int = 1
+    #: Number of rows sent to it.
     given: int = 0
+    #: Rows that are held back until there are enough.
     held: list[NewRows] = field(default_factory=list)
     #: Whether its history is kept for the conversation's next utterance.
     is_kept: bool = False
+    #: By when its next rows are wanted.
+    deadline_s: float = 0.0
 
-    @property
-    def engine_id(self) -> str:
-        """The request id of the current stretch."""
-        return f"{self.request.handle}.{self.stretch}"
+    def __post_init__(self) -> None:
+        request = self.request
+        self.deadline_s = request.deadline_s
+        self.track = None if request.track is None else list(request.track)
+        self.is_open, self.max_frames = request.is_open, request.max_frames
 
     @property
     def before(self) -> Sequence[int]:
@@ -141,44 +167,67 @@ class RequestState:
 
     @property
     def frames_left(self) -> int:
-        """Number of frames that may still be made."""
-        return self.request.max_frames - len(self.frame_ids)
+        """Number of frames that may still be generated."""
+        return self.max_frames - len(self.frame_ids)
+
+    @property
+    def stretch_frames(self) -> int:
+        """Maximum number of frames of a stretch that begins now: while text arrives, one for each
+        id that is there.
+        """
+        if self.track is None or not self.is_open:
+            return self.frames_left
+        return min(self.frames_left, len(self.track) - len(self.frame_ids))
+
+    @property
+    def coming_text(self) -> list[int]:
+        """The position at which the next frame is drawn, and the text's ids from that frame on;
+        empty if the text is in the prompt.
+        """
+        if self.track is None:
+            return []
+        return [len(self.prompt) - 1, *self.track[len(self.frame_ids) :]]
 
     def note(self, ids: Sequence[int], count: RowCount) -> None:
-        """Record ids that the engine made; the stop id among them is no frame."""
-        frames = [i for i in ids if i >= FRAME_BASE]
-        self.frame_ids += frames
-        for frame in frames:
-            made = count.see(frame)
-            if self.since is None:
-                self.since = made
+        """Record ids that the engine generated; the stop id among them is no frame."""
+        for frame in ids:
+            if frame >= FRAME_BASE:
+                self.frame_ids.append(frame)
+                rows = count.see(frame)
+                if self.since is None:
+                    self.since = rows
 
     def gather(self, new: NewRows) -> NewRows | None:
         """Take new rows, whose frames are recorded already. Returns all rows held back if they are
         enough or the last ones, else None. vLLM may return several rows at once, so frames are
         counted.
         """
+        if self.gathered == 1 and not self.held:  # most rows: nothing to hold or to join
+            self.given = len(self.frame_ids)
+            return new
         self.held.append(new)
         waiting = len(self.frame_ids) - self.given
         return self.release() if new.finish or waiting >= self.gathered else None
 
     def release(self) -> NewRows | None:
         """Return all rows held back, as one message; None if there are none."""
-        held, self.held, self.given = self.held, [], len(self.frame_ids)
+        held = self.held
+        self.held = []
+        self.given = len(self.frame_ids)
         if len(held) < 2:
             return held[0] if held else None
         rows = b"".join(new.rows for new in held)
         spoken = b"".join(new.spoken for new in held)
         return NewRows(self.request.handle, rows, held[-1].finish, spoken)
 
+    def release_waiting(self) -> NewRows:
+        """Return all rows held back, with the report that the request waits for text."""
+        rows = self.release() or NewRows(self.request.handle, b"", "")
+        return msgspec.structs.replace(rows, waits=True)
+
     def left_behind(self) -> ConversationHistory:
         """Return the history that the next utterance continues."""
         return ConversationHistory(array("i", self.prompt), self.clips, self.core, self.since)
-
-    def resume(self) -> None:
-        """Begin a new stretch."""
-        self.stretch += 1
-        self.paused = False
 
 
 class RequestTable:
@@ -189,12 +238,20 @@ class RequestTable:
 
     def __init__(self, slots: int, cores: int = 1, limit: int = 1024) -> None:
         self._states: dict[int, RequestState] = {}
+        #: Those that the engine works on, by the id of their stretch.
+        self._working: dict[str, RequestState] = {}
+        self._stretches = itertools.count()
         self._conversations = ConversationCache(slots, cores, limit)
 
     @property
     def live(self) -> int:
         """Number of requests that the engine works on."""
-        return sum(not state.paused for state in self._states.values())
+        return len(self._working)
+
+    @property
+    def working(self) -> Iterable[RequestState]:
+        """The requests that the engine works on."""
+        return self._working.values()
 
     def __contains__(self, handle: int) -> bool:
         return handle in self._states
@@ -211,17 +268,57 @@ class RequestTable:
         state = RequestState(request, history, core, since=history.since if history else None)
         state.is_kept = request.conversation > 0
         self._states[request.handle] = state
+        self._continue(state)
         return state
+
+    def _start(self, state: RequestState) -> None:
+        """Begin a stretch. The number sets it apart from all others, also of the same handle."""
+        state.engine_id = f"{state.request.handle}.{next(self._stretches)}"
+        state.is_working = True
+        self._working[state.engine_id] = state
+
+    def _continue(self, state: RequestState, ids: int = 1) -> RequestState | None:
+        """Begin a stretch if there is text for it: at least so many ids, or all that is left.
+        Returns None otherwise.
+        """
+        if state.is_open and state.stretch_frames < min(ids, state.frames_left):
+            return None
+        self._start(state)
+        return state
+
+    def append(self, message: AppendText) -> RequestState | None:
+        """Append text to a request. Returns it if its next stretch begins now."""
+        state = self._states.get(message.handle)
+        if state is None or state.track is None or not state.is_open:
+            return None
+        state.track += message.ids
+        state.deadline_s = message.deadline_s
+        if message.max_frames is not None:
+            state.is_open, state.max_frames = False, message.max_frames
+        if state.is_working or state.paused:
+            return None
+        return self._continue(state, _STRETCH_IDS if state.frame_ids else 1)
+
+    def end_stretch(self, state: RequestState) -> RequestState | None:
+        """Handle the end of a stretch for which there was no more text. Returns the request if its
+        next one begins now, None if it waits.
+        """
+        self._leave_engine(state)
+        return self._continue(state, _STRETCH_IDS)
+
+    def _leave_engine(self, state: RequestState) -> None:
+        self._working.pop(state.engine_id, None)
+        state.is_working = False
 
     def _idlest_core(self) -> int:
         """Return the core with the fewest live requests, chosen once per conversation, since frame
         ids are not valid in another core.
         """
-        live = Counter(state.core for state in self._states.values() if not state.paused)
+        live = Counter(state.core for state in self._working.values())
         return min(range(len(self._conversations.counts)), key=lambda core: live[core])
 
     def note(self, state: RequestState, ids: Sequence[int]) -> None:
-        """Record ids that the engine made for a request."""
+        """Record ids that the engine generated for a request."""
         state.note(ids, self._conversations.counts[state.core])
 
     def end(self, handle: int, finish: str) -> None:
@@ -251,23 +348,30 @@ class RequestTable:
 
     def drop(self, handle: int) -> RequestState | None:
         """Remove a request that has ended or is no longer wanted; None if it is unknown."""
-        return self._states.pop(handle, None)
+        state = self._states.pop(handle, None)
+        if state is not None:
+            self._working.pop(state.engine_id, None)
+        return state
 
     def pause(self, handle: int) -> RequestState | None:
-        """Mark a request as paused; None if there is nothing to pause."""
+        """Mark a request as paused; None if it is not in the engine."""
         state = self._states.get(handle)
         if state is None or state.paused:
             return None
         state.paused = True
+        if not state.is_working:
+            return None
+        self._leave_engine(state)
         return state
 
-    def resume(self, handle: int) -> RequestState | None:
-        """Begin a new stretch; None if there is nothing to resume."""
+    def resume(self, handle: int, deadline_s: float = 0.0) -> RequestState | None:
+        """Begin a new stretch; None if there is nothing to resume, or no text."""
         state = self._states.get(handle)
         if state is None or not state.paused:
             return None
-        state.resume()
-        return state
+        state.paused = False
+        state.deadline_s = deadline_s
+        return self._continue(state)
 
     def gather(self, handle: int, rows: int) -> None:
         """Set the number of rows per message that the gateway wants from now on."""
@@ -283,5 +387,4 @@ class RequestTable:
 
     def of(self, engine_id: str) -> RequestState | None:
         """Return the request whose current stretch has this id; None for an outdated stretch."""
-        state = self._states.get(int(engine_id.partition(".")[0]))
-        return state if state is not None and state.engine_id == engine_id else None
+        return self._working.get(engine_id)

@@ -19,7 +19,7 @@ carries the stop id in place of a frame id, so no extra step is needed.
 
 A reference clip has EOC in the places of ``?`` (``streaming.delay.apply_delay``). Here a code is
 drawn, as vLLM-Omni does for Higgs Audio v3. The embedded voice was trained on its own rows with
-such codes (``embedded/training/scripts.py``), so it is fed rows like those of its training.
+such codes (``training/scripts.py``), so it is fed rows like those of its training.
 """
 
 from __future__ import annotations
@@ -38,21 +38,29 @@ from talker.noise import log_uniform
 #: Key of a request's repetition-aware sampling in vLLM's ``SamplingParams.extra_args``: its window
 #: and the maximum count of a code.
 RAS_KEY = "talkwire_ras"
+#: Key of the text that goes with a request's frames, in ``SamplingParams.extra_args``: the position
+#: at which the frame with the first id is drawn, and the ids.
+TRACK_KEY = "talkwire_track"
+#: Key of the codes that a stream does not begin with: the number of its first frames that leave
+#: them out, and the codes.
+MASK_KEY = "talkwire_mask"
 #: Mixed into a seed, so that the second draw has different noise.
 REPETITION_MARK = 0x2545F4914F6CDD1D
+#: In a CodeMask: no code.
+NO_CODE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
     """Repetition-aware sampling of each row of a batch; tensors are ``[B]``.
 
-    A code that occurs ``most`` times or more among the last ``window`` codes of its codebook is
-    drawn again. A window of 0 turns this off; no window exceeds the table's look-back. Rows before
-    the stream's first are not counted.
+    A code that occurs ``max_repeat`` times or more among the last ``window`` codes of its codebook
+    is drawn again. A window of 0 turns this off; no window exceeds the table's look-back. Rows
+    before the stream's first are not counted.
     """
 
     window: Tensor
-    most: Tensor
+    max_repeat: Tensor
 
     def repeats(self, recent: Tensor, codes: Tensor) -> Tensor:
         """Mark the ``codes`` ``[B, K]`` that repeat, ``[B, K]`` bool; ``recent`` ``[B, W, K]`` are
@@ -60,7 +68,63 @@ class Repetition:
         """
         ages = torch.arange(recent.shape[1], device=codes.device)
         is_near = (ages < self.window[:, None])[..., None]
-        return ((recent == codes[:, None]) & is_near).sum(1) >= self.most[:, None]
+        return ((recent == codes[:, None]) & is_near).sum(1) >= self.max_repeat[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class TextTrack:
+    """The text that goes into the model beside the frames of each row of a batch.
+
+    ``first`` ``[B]`` is the position at which the frame is drawn that goes with the first of
+    ``ids`` ``[B, L]``, of which ``count`` ``[B]`` are the row's own. After them the text has ended.
+    """
+
+    first: Tensor
+    ids: Tensor
+    count: Tensor
+
+    @classmethod
+    def of(cls, given: Sequence[Sequence[int]]) -> TextTrack:
+        """Return the tracks of a batch, each the position and the ids; empty: it has none."""
+        count = [max(0, len(one) - 1) for one in given]
+        width = max(1, *count)
+        padded = [[*one[1:], *[0] * (width - n)] for one, n in zip(given, count, strict=True)]
+        first = [one[0] if one else 0 for one in given]
+        return cls(torch.tensor(first), torch.tensor(padded), torch.tensor(count))
+
+    def at(self, positions: Tensor, after: int) -> tuple[Tensor, Tensor]:
+        """Return the ids ``[B]`` of the frames drawn at ``positions`` ``[B]``, ``after`` if the
+        text has ended, and whether it has, ``[B]``.
+        """
+        place = positions - self.first
+        has_ended = place >= self.count
+        ids = self.ids.gather(1, place.clamp(0, self.ids.shape[1] - 1)[:, None]).squeeze(1)
+        return ids.masked_fill(has_ended, after), has_ended
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMask:
+    """Codes of the first codebook that are left out in the first frames of each row's stream.
+
+    ``frames`` ``[B]`` is the number of these frames, ``codes`` ``[B, L]`` the codes, NO_CODE after
+    a row's own.
+    """
+
+    frames: Tensor
+    codes: Tensor
+
+    @classmethod
+    def of(cls, given: Sequence[Sequence[int]]) -> CodeMask:
+        """Return the masks of a batch, each the number of frames and the codes; empty: none."""
+        width = max(1, *(len(one) - 1 for one in given))
+        padded = [[*one[1:], *[NO_CODE] * (width - len(one[1:]))] for one in given]
+        return cls(torch.tensor([one[0] if one else 0 for one in given]), torch.tensor(padded))
+
+    def marks(self, made: Tensor, size: int) -> Tensor:
+        """Mark the codes ``[B, size]`` that streams with ``made`` ``[B]`` frames leave out."""
+        marks = torch.zeros(len(made), size + 1, dtype=torch.bool, device=made.device)
+        marks.scatter_(1, torch.where(self.codes < 0, size, self.codes), True)
+        return marks[:, :size] & (made < self.frames)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +133,8 @@ class Draw:
 
     A greedy row has ``top_k`` 1 and any temperature but 0. Two values known to the host save work
     on the device: the widest ``top_k``, and whether all are equal. ``repetition`` is for a sampler
-    whose table looks back; None turns it off for all rows.
+    whose table looks back; None turns it off for all rows. ``track``: None if the text of all rows
+    is in their prompts. ``mask``: None if no row leaves out codes.
     """
 
     temperature: Tensor
@@ -79,12 +144,20 @@ class Draw:
     widest: int
     same_width: bool
     repetition: Repetition | None = None
+    track: TextTrack | None = None
+    mask: CodeMask | None = None
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Draw:
         """Return a copy with ``move`` applied to each tensor."""
         repetition = self.repetition
         if repetition is not None:
-            repetition = Repetition(move(repetition.window), move(repetition.most))
+            repetition = Repetition(move(repetition.window), move(repetition.max_repeat))
+        track = self.track
+        if track is not None:
+            track = TextTrack(move(track.first), move(track.ids), move(track.count))
+        mask = self.mask
+        if mask is not None:
+            mask = CodeMask(move(mask.frames), move(mask.codes))
         return replace(
             self,
             temperature=move(self.temperature),
@@ -92,6 +165,8 @@ class Draw:
             top_p=move(self.top_p),
             seed=move(self.seed),
             repetition=repetition,
+            track=track,
+            mask=mask,
         )
 
 
@@ -114,7 +189,7 @@ class RowSampler(nn.Module):
     would have to know, so a step can be captured as a CUDA graph.
 
     On a GPU the number of kernel launches limits a step. This implementation runs on CPUs and
-    defines the results; ``python -m benchmarks.sampler_cost`` counts its kernels.
+    defines the results; ``python -m benchmarks.step_launches`` counts its kernels.
     """
 
     counter: Tensor
@@ -123,11 +198,13 @@ class RowSampler(nn.Module):
     indices: Tensor
     offsets: Tensor
     lost_codes: Tensor
+    broken_codes: Tensor
 
     def __init__(self, table: FrameTable, codebook_rows: int, stop: int) -> None:
         super().__init__()
         self.table = table
-        self.num_codebooks, self.codebook_rows = table.num_codebooks, codebook_rows
+        self.num_codebooks = table.num_codebooks
+        self.codebook_rows = codebook_rows
         self.stop = stop
         self.register_buffer("counter", torch.zeros((), dtype=torch.int64), persistent=False)
         books = torch.arange(1, self.num_codebooks + 1)
@@ -135,6 +212,7 @@ class RowSampler(nn.Module):
         self.register_buffer("indices", books - 1, persistent=False)
         self.register_buffer("offsets", (books - 1) * codebook_rows, persistent=False)
         self.register_buffer("lost_codes", self.lost_row + books - 1, persistent=False)
+        self.register_buffer("broken_codes", self.broken_row + books - 1, persistent=False)
 
     @property
     def lost_row(self) -> int:
@@ -142,6 +220,11 @@ class RowSampler(nn.Module):
         that the request's frames are no longer in the table.
         """
         return self.num_codebooks * self.codebook_rows
+
+    @property
+    def broken_row(self) -> int:
+        """The first code of a row (offsets included) that reports logits which are not finite."""
+        return self.lost_row + self.num_codebooks
 
     def step(
         self, logits: Tensor, last_ids: Tensor, positions: Tensor, lost: Tensor, draw: Draw
@@ -151,9 +234,12 @@ class RowSampler(nn.Module):
         ``logits`` ``[B, ...]`` may be changed. ``last_ids`` and ``positions`` ``[B]`` are the input
         id that the logits belong to and its position; ``lost`` ``[B]`` marks requests whose input
         met a stale frame. Returns ids ``[B]`` and offset codes ``[B, K]`` int32: codebook k's code
-        plus ``k * codebook_rows``, so that all codes of a row differ.
+        plus ``k * codebook_rows``, so that all codes of a row differ. A request that is lost, or
+        whose logits are broken, gets the stop id, and codes that report it.
         """
-        batch, before = logits.shape[0], None
+        batch = logits.shape[0]
+        broken = self.find_broken(logits)
+        before = None
         if self.table.look_back_rows:
             before = self.table.look_back(last_ids)
             lost = lost | before.is_lost
@@ -164,9 +250,16 @@ class RowSampler(nn.Module):
         self.table.write(counters, drawn.codes, drawn.states, before)
 
         ids = counters + FRAME_BASE
-        ids.masked_fill_(lost | drawn.is_over, self.stop)
-        codes = torch.where(lost[:, None], self.lost_codes, drawn.codes + self.offsets)
+        ids.masked_fill_(lost | broken | drawn.is_over, self.stop)
+        codes = torch.where(broken[:, None], self.broken_codes, drawn.codes + self.offsets)
+        codes = torch.where(lost[:, None], self.lost_codes, codes)
         return ids, codes.to(torch.int32)
+
+    def find_broken(self, logits: Tensor) -> Tensor:
+        """Mark the rows ``[B]`` that no code can be drawn from: one of the logits is not a number
+        or infinite, or all are minus infinity. Minus infinity alone excludes a code.
+        """
+        return ~logits.flatten(1).amax(1).isfinite()
 
     def _count(self, batch: int) -> Tensor:
         """The counters of the step's rows, ``[B]``; they wrap before an id would exceed int32."""
@@ -210,7 +303,9 @@ class DelayedRowSampler(RowSampler):
         super().__init__(table, codebook_rows, stop)
         if not 1 <= end_codebooks <= self.num_codebooks:
             raise ValueError(f"end_codebooks must be from 1 to {self.num_codebooks}")
-        self.boc, self.eoc, self.end_codebooks = boc, eoc, end_codebooks
+        self.boc = boc
+        self.eoc = eoc
+        self.end_codebooks = end_codebooks
 
     @classmethod
     def from_rules(
@@ -230,6 +325,11 @@ class DelayedRowSampler(RowSampler):
             rules.get("end_codebooks", 1),
         )
 
+    def find_broken(self, logits: Tensor) -> Tensor:
+        """See RowSampler. One codebook without logits is enough."""
+        highest = logits.view(len(logits), self.num_codebooks, self.codebook_rows).amax(2)
+        return ~highest.isfinite().all(1)
+
     def draw_rows(
         self,
         logits: Tensor,
@@ -242,7 +342,8 @@ class DelayedRowSampler(RowSampler):
         and the number of those that have ended.
         """
         batch = logits.shape[0]
-        started, over = states[:, :1], states[:, 1:]
+        started = states[:, :1]
+        over = states[:, 1:]
         logits = logits.view(batch, self.num_codebooks, self.codebook_rows).float()
         # assigned in place: the logits may be changed
         logits[:, :, self.boc] = float("-inf")
@@ -255,9 +356,9 @@ class DelayedRowSampler(RowSampler):
             codes = draw_again(logits, codes, again, positions, self.books, draw.seed)
         codes.masked_fill_(self.indices > started, self.boc)
         if self.end_codebooks > 1:
-            said = torch.where(codes == self.eoc, self.books, 0).amax(1, keepdim=True)
-            over_after = torch.where(over > 0, (over + 1).clamp_(max=self.num_codebooks), said)
-            codes.masked_fill_(self.books <= torch.where(over > 0, over, said), self.eoc)
+            reached = torch.where(codes == self.eoc, self.books, 0).amax(1, keepdim=True)
+            over_after = torch.where(over > 0, (over + 1).clamp_(max=self.num_codebooks), reached)
+            codes.masked_fill_(self.books <= torch.where(over > 0, over, reached), self.eoc)
             after = torch.cat([(started + 1).clamp_(max=self.num_codebooks), over_after], 1)
         else:
             codes.masked_fill_(self.books <= over, self.eoc)
@@ -319,7 +420,10 @@ def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool)
     repetition = None
     if watches_repetition:
         given = [(p.extra_args or {}).get(RAS_KEY, (0, 1)) for p in params]
-        repetition = Repetition(*torch.tensor(given).unbind(1))
+        # contiguous, as a kernel reads them
+        repetition = Repetition(*torch.tensor(given).T.contiguous().unbind(0))
+    tracks = [(p.extra_args or {}).get(TRACK_KEY, ()) for p in params]
+    masks = [(p.extra_args or {}).get(MASK_KEY, ()) for p in params]
     return Draw(
         temperature=torch.tensor([p.temperature or 1.0 for p in params]),
         top_k=torch.tensor(top_k),
@@ -328,6 +432,8 @@ def draw_of(params: Sequence[Any], codebook_rows: int, watches_repetition: bool)
         widest=max(top_k),
         same_width=min(top_k) == max(top_k),
         repetition=repetition,
+        track=TextTrack.of(tracks) if any(tracks) else None,
+        mask=CodeMask.of(masks) if any(masks) else None,
     )
 
 

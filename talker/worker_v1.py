@@ -54,7 +54,8 @@ class TalkerSampler:
 
     def __call__(self, logits: Tensor, sampling_metadata: Any, **_: Any) -> SamplerOutput:
         """Draw rows from ``logits`` ``[B, K * V]``."""
-        runner, batch = self._runner, logits.shape[0]
+        runner = self._runner
+        batch = logits.shape[0]
         if sampling_metadata is not runner.input_batch.sampling_metadata:
             return self._nothing(batch)  # a warm-up, without requests
         # torch's CPU generators have no offset, so the runner would raise when it rewinds them for
@@ -67,8 +68,10 @@ class TalkerSampler:
             # the warm-up's requests, which have neither, do not get here under this runner
             if any(p.seed is None or (p.temperature and p.top_k < 1) for p in params):
                 raise ValueError("a talker request needs a top_k and a seed")
-            width, watches = self._model.codebook_rows, bool(self._model.table.look_back_rows)
-            self._draw, self._spans = draw_of(params, width, watches), spans_of(params)
+            width = self._model.codebook_rows
+            watches = bool(self._model.table.look_back_rows)
+            self._draw = draw_of(params, width, watches)
+            self._spans = spans_of(params)
         ends = runner.query_start_loc.gpu[: batch + 1]
         last = (ends[1:] - 1).long()
         ids, codes = self._model.rows.step(

@@ -17,6 +17,7 @@ from service.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE_SPAN = re.compile(r"`([^`\n]+)`")
 _SKIPPED = {".venv", ".git", "node_modules"}
 
 
@@ -41,7 +42,7 @@ def _anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", _pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_docs_links_resolve(page: Path) -> None:
     broken = []
-    for link in _LINK.findall(_CODE.sub("", page.read_text())):
+    for link in _LINK.findall(_CODE_SPAN.sub("", _CODE.sub("", page.read_text()))):
         target, _, anchor = link.partition("#")
         if re.match(r"[a-z]+:", target):
             continue
@@ -53,7 +54,6 @@ def test_docs_links_resolve(page: Path) -> None:
 
 #: Records of measurements keep the names of their time.
 _RECORDS = ROOT / "benchmarks" / "results"
-_CODE_SPAN = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(
     r"(?<![\w/.<*>])([\w.-]+(?:/[\w.-]+)*\.(?:py|sh|md|json|toml|txt|js|html|yml))(?![\w.*])"
 )
@@ -145,11 +145,10 @@ def _diagram() -> list[list[list[str]]]:
 
 
 def _imported(package: str) -> set[str]:
-    """The modules that a package imports, except for the fake server, a process of its own."""
+    """The modules that a package imports."""
     names: set[str] = set()
     for file in (ROOT / package).rglob("*.py"):
-        tree = ast.parse(file.read_text()) if file.name != "fake_server.py" else ast.Module([], [])
-        for node in ast.walk(tree):
+        for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "clients/python/src/talkwire_client"
 PACKAGES = (
-    "asr", "benchmarks", "clients", "codec", "embedded", "examples", "ipc", "loadtest", "service",
-    "streaming", "talker",
+    "asr", "benchmarks", "clients", "codec", "examples", "ipc", "loadtest", "service",
+    "streaming", "talker", "text", "training",
 )  # fmt: skip
 _SECTION = re.compile(r"^(\w+):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+(?:, \w+)*):", re.MULTILINE)

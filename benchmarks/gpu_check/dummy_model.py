@@ -1,7 +1,9 @@
 """A checkpoint of random weights in the published format, made on the device.
 
 It is as fast as a real one of its shape. Its tokenizer is the embedded voice's; its codec is the
-embedded one or, for the full-size talker, a random full-size one.
+embedded one or, for the full-size talker, a random full-size one. Unless it ``ends``, its streams
+end with their last row only: if a code could end them by chance, the shortest of 64 would have
+about nine rows.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ from talker.checkpoint import open_checkpoint
 from talker.families import find_family
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "embedded" / "checkpoint"
-#: Standard deviations of the embeddings.
-_DEVIATIONS = {
-    "tied.embedding.text_embedding.weight": 1.0,
-    "tied.embedding.modality_embeddings.0.embedding.weight": 0.35,
-}
+_WORDS = "tied.embedding.text_embedding.weight"
+#: Vectors of codes, as inputs and as outputs, ``[codebooks * codes, hidden]``.
+_CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
+#: Standard deviation of the logits: an entropy of six bits a code. The embedded voice's codebooks
+#: have three to eight. With a wide spread, rounding errors never change a code, so that streams
+#: look more reproducible than they are.
+_SPREAD = 2.5
 #: Tensors per file of the checkpoint: about nine layers, 2 GB of the full-size model.
 _TENSORS_EACH = 100
 _MAX_POSITIONS = 8192
 
 
-def make(folder: Path, model: Model, device: str, *, full_codec: bool) -> Path:
+def make(folder: Path, model: Model, device: str, *, full_codec: bool, ends: bool = False) -> Path:
     """Write the checkpoint into ``folder``, unless it is there already, and return it.
 
     Raises CheckpointError if the service would not load the result.
@@ -43,13 +47,13 @@ def make(folder: Path, model: Model, device: str, *, full_codec: bool) -> Path:
     if not done.is_file():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _write(folder, model, device, full_codec=full_codec)
+        _write(folder, model, device, full_codec=full_codec, ends=ends)
         done.touch()
     open_checkpoint(str(folder))
     return folder
 
 
-def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None:
+def _write(folder: Path, model: Model, device: str, *, full_codec: bool, ends: bool) -> None:
     raw = json.loads((EMBEDDED / "config.json").read_text())
     raw["text_config"] |= {
         "hidden_size": model.hidden,
@@ -65,7 +69,8 @@ def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None
     if full_codec:
         raw["audio_encoder_config"]["codec_config"] = {}
     (folder / "config.json").write_text(json.dumps(raw))
-    (folder / "generation_config.json").write_text(json.dumps({"temperature": 1.0, "top_k": 50}))
+    generation = {"temperature": 1.0, "top_k": 50} | ({} if ends else {"end_codebooks": 1})
+    (folder / "generation_config.json").write_text(json.dumps(generation))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(EMBEDDED / name, folder / name)
     weight_map: dict[str, str] = {}
@@ -82,6 +87,10 @@ def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None
     for first in range(0, len(names), _TENSORS_EACH):
         some = names[first : first + _TENSORS_EACH]
         drawn = {name: _drawn(name, expected[name], generator).to(dtype) for name in some}
+        if (
+            _CODES in drawn and not ends
+        ):  # among the logits of a thousand codes, zero is never one of the top 50
+            drawn[_CODES][raw["audio_encoder_config"]["vocab_size"] - 1] = 0
         save(f"talker-{first:03d}.safetensors", drawn)
     save("codec.safetensors", _random_codec() if full_codec else _embedded_codec())
     index = {"metadata": {}, "weight_map": weight_map}
@@ -90,10 +99,12 @@ def _write(folder: Path, model: Model, device: str, *, full_codec: bool) -> None
 
 def _drawn(name: str, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draw a weight, scaled so that hidden states keep their magnitude."""
-    made = torch.randn(size, generator=generator, device=generator.device)
+    tensor = torch.randn(size, generator=generator, device=generator.device)
     if len(size) == 1:  # a norm
-        return made.mul_(0.1).add_(1)
-    return made.mul_(_DEVIATIONS.get(name, size[1] ** -0.5))
+        return tensor.mul_(0.1).add_(1)
+    if name == _WORDS:
+        return tensor
+    return tensor.mul_(size[1] ** -0.5 * (_SPREAD if name == _CODES else 1))
 
 
 def _embedded_codec() -> dict[str, Tensor]:
@@ -103,5 +114,5 @@ def _embedded_codec() -> dict[str, Tensor]:
 
 
 def _random_codec() -> dict[str, Tensor]:
-    made = random_tensors(decoder_shapes(CodecConfig()))
-    return {f"{BUNDLED_PREFIX}{name}": value for name, value in made.items()}
+    tensors = random_tensors(decoder_shapes(CodecConfig()))
+    return {f"{BUNDLED_PREFIX}{name}": value for name, value in tensors.items()}

@@ -7,23 +7,27 @@ from typing import Any
 
 import torch
 
-from benchmarks import sampler_cost
-from benchmarks.report import median_seconds
-from talker.step_kernels import StepInputs, StepKernels
+from benchmarks import sampler_step
+from loadtest.program import median_seconds
+from talker.step_kernels import DRAW_WARPS, StepInputs, StepKernels
 
-_STREAMS, _STEPS = 16, 50
+_STREAMS = 16
+_STEPS = 50
 
 
-def compare(device: str) -> tuple[int, int]:
+def compare(device: str, look_back: int = 0) -> tuple[int, int]:
     """Return how many of the kernels' codes equal PyTorch's on the same device, and their total
-    number.
+    number. ``look_back``: see ``sampler_step.new_sampler``.
     """
-    ours, theirs = (sampler_cost.new_sampler().to(device) for _ in range(2))
+    ours, theirs = (sampler_step.new_sampler(look_back).to(device) for _ in range(2))
     kernels = StepKernels(ours, _STREAMS)
-    equal = total = 0
+    equal = 0
+    total = 0
     last: Any = None
     for number in range(_STEPS):
-        logits, first, positions, lost, draw = given(_STREAMS, device, seed=number)
+        logits, first, positions, lost, draw = given(_STREAMS, device, number, look_back)
+        if look_back:  # three likely codes, so that many are drawn again
+            logits.view(_STREAMS, ours.num_codebooks, -1)[:, :, :3] += 9
         last = first if last is None else last
         inputs = _inputs(last, positions)
         out = kernels.step(logits.clone(), inputs, draw)
@@ -34,23 +38,26 @@ def compare(device: str) -> tuple[int, int]:
     return equal, total
 
 
-def seconds(streams: int, device: str) -> float:
-    """Return the median seconds of the kernels' step, launches included."""
-    rows = sampler_cost.new_sampler().to(device)
-    kernels = StepKernels(rows, streams)
-    logits, last, positions, _, draw = given(streams, device)
+def seconds(streams: int, device: str, look_back: int = 0, warps: int = DRAW_WARPS) -> float:
+    """Return the median seconds of the kernels' step, launches included. ``warps``: of a program
+    that draws.
+    """
+    rows = sampler_step.new_sampler(look_back).to(device)
+    kernels = StepKernels(rows, streams, warps=warps)
+    logits, last, positions, _, draw = given(streams, device, look_back=look_back)
     work = partial(kernels.step, logits, _inputs(last, positions), draw)
     work()
     return median_seconds(work, 20, 20, wait=torch.cuda.synchronize)
 
 
-def given(streams: int, device: str, seed: int = 0) -> Any:
+def given(streams: int, device: str, seed: int = 0, look_back: int = 0) -> Any:
     """Make a step's arguments on the device."""
-    return sampler_cost.moved(sampler_cost.inputs(streams, seed), device)
+    return sampler_step.moved(sampler_step.inputs(streams, seed, look_back), device)
 
 
 def _inputs(last: torch.Tensor, positions: torch.Tensor) -> StepInputs:
-    device, streams = last.device, len(last)
+    device = last.device
+    streams = len(last)
     at = torch.arange(streams + 1, device=device, dtype=torch.int32)
     ones = torch.ones(streams, dtype=torch.int32, device=device)
     return StepInputs(

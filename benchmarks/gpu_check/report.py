@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from benchmarks.gpu_check.arithmetic import Range
-from benchmarks.report import markdown_table
+from loadtest.program import markdown_table
 
 Status = Literal["ok", "broken", "timed out", "skipped"]
 #: Factor by which a measurement may be worse than expected before the table reports it.

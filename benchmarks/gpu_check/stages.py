@@ -24,12 +24,17 @@ from torch import Tensor
 from benchmarks.gpu_check import arithmetic, dummy_model
 from benchmarks.gpu_check.arithmetic import CODEC_SHARE, Model, Range
 from benchmarks.gpu_check.context import Context, Stage
-from benchmarks.report import median_seconds
 from codec.families.higgs.checkpoint import open_higgs
+from loadtest.program import median_seconds
 from loadtest.run import LoadTestError
 from talker.sampler import RowSampler
 from talkwire_client import Client, ClientError, Word
 
+#: Higgs Audio v2's hidden size and that of its MLPs, and sizes for a CPU.
+_TWO_MLPS = (3072, 8192)
+_SMALL_MLPS = (64, 96)
+#: Agreement of two ways to compute in bfloat16, in dB.
+_LEAST_SNR = 35.0
 #: CUDA 13's libraries in the locked packages need this driver or a later one.
 _LEAST_DRIVER = 580
 _STREAMS = (1, 4, 16)
@@ -61,7 +66,8 @@ def device(context: Context) -> None:
 
 def floor(context: Context) -> None:
     """Time reading all weights of a step once, in one graph: no talker can be faster."""
-    model, dtype = context.model, torch.float32 if context.small else torch.bfloat16
+    model = context.model
+    dtype = torch.float32 if context.small else torch.bfloat16
     hidden = torch.randn(1, model.hidden, dtype=dtype, device=context.device)
     layers = [
         (
@@ -83,20 +89,47 @@ def floor(context: Context) -> None:
 
 
 def sampler(context: Context) -> None:
-    """Time the sampler and the embeddings, in PyTorch and as Triton kernels."""
-    from benchmarks import sampler_cost
+    """Time the sampler, the embeddings and fast ARs, in PyTorch and as Triton kernels."""
+    from benchmarks import sampler_step
 
-    rows = sampler_cost.new_sampler().to(context.device)
+    rows = sampler_step.new_sampler().to(context.device)
     for streams in (1, 16):
-        logits, *given = sampler_cost.moved(sampler_cost.inputs(streams), context.device)
+        logits, *given = sampler_step.moved(sampler_step.inputs(streams), context.device)
         step = partial(_torch_step, rows, logits, given)
         known = None if context.small else Range(None, 1000 * arithmetic.TORCH_FORM_MS)
         us = 1e6 * _seconds_of(step, context, graph=False)
         context.add(f"PyTorch's form at {streams}", "us", us, known)
     if not context.small:
         _check_kernels(context)
+        _check_fast_ar(context)
     else:
         context.notes.append("the Triton kernels need a GPU; make test-v2 interprets them")
+
+
+def two_mlps(context: Context) -> None:
+    """Compare and time Higgs Audio v2's MLPs: both for all rows, and as two experts."""
+    from benchmarks.gpu_check.mlp_stages import TwoMLPs, has_cpu_operator
+
+    if context.small and not has_cpu_operator():
+        context.notes.append("vLLM's fused MoE does not run on this processor")
+        return
+    dtype = torch.float32 if context.small else torch.bfloat16
+    sizes = _SMALL_MLPS if context.small else _TWO_MLPS
+    # together larger than any cache, as the weights of a step are
+    layers = [TwoMLPs.random(*sizes, dtype, context.device) for _ in range(4)]
+    for rows in (1, 16, 64):
+        x = torch.randn(rows, sizes[0], dtype=dtype, device=context.device)
+        for kinds in ("audio", "text", "mixed"):
+            is_audio = torch.full((rows,), kinds == "audio", device=context.device)
+            if kinds == "mixed":
+                is_audio[::2] = True
+            ways = (layers[0].both(x, is_audio), layers[0].experts(x, is_audio))
+            snr = _snr_db(*([way.float().cpu().numpy()] for way in ways))
+            context.check(snr > _LEAST_SNR, f"two experts, {rows} {kinds} rows: {snr:.0f} dB")
+        is_audio = torch.ones(rows, dtype=torch.bool, device=context.device)
+        for name, way in (("both MLPs", TwoMLPs.both), ("two experts", TwoMLPs.experts)):
+            us = 1e6 * _seconds_of(partial(_in_turn, way, layers, x, is_audio), context)
+            context.add(f"{name}, a layer at {rows}", "us", us / len(layers))
 
 
 def codec(context: Context) -> None:
@@ -105,40 +138,43 @@ def codec(context: Context) -> None:
     """
     from benchmarks.codec_throughput import seconds_of, ways_of, windows
     from benchmarks.random_weights import random_decoder
-    from codec.layers import set_precision
+    from codec.layers import set_tf32
+    from codec.snake import use_kernel
 
-    set_precision()
+    set_tf32(False)
     decoder = (
         open_higgs(str(dummy_model.EMBEDDED)).load_decoder()
         if context.small
         else random_decoder(context.device)
     )
     rows = 1 if context.small else 8
-    work = windows(decoder, 25, rows)
+    (work,) = windows(decoder, 25, rows)
     audio_s = len(work) * 25 * decoder.spec.frame_s
+    use_kernel("cpu")  # none
     exact = decoder.decode_windows(work)
+    has_kernel = use_kernel(context.device)
+    context.check(has_kernel or context.small, "the Snake kernel is not used: see the log")
     for tf32 in (False,) if context.small else (False, True):
-        torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        set_tf32(tf32)
         name = "TF32" if tf32 else "float32"
         began = time.perf_counter()
         ways = ways_of(decoder, context.device, 8)
         if not context.small:
             context.check("graphs" in ways, f"CUDA graphs of the codec in {name} do not capture")
             context.add(f"captures, {name}", "s", time.perf_counter() - began, Range(None, 20))
-        for way, made in ways.items():
-            seconds = seconds_of(made, work, time.perf_counter)
+        for way, way_decoder in ways.items():
+            seconds = seconds_of(way_decoder, [work], time.perf_counter)
             expected = _CODEC_MS.get((way, name))
             known = None if context.small or expected is None else Range(None, expected)
             context.add(f"{rows} x 25 frames, {way}, {name}", "ms", 1000 * seconds, known)
             context.add(f"audio per second, {way}, {name}", "s/s", audio_s / seconds)
-            snr = _snr_db(exact, made.decode_windows(work))
+            snr = _snr_db(exact, way_decoder.decode_windows(work))
             context.add(f"against eager float32, {way}, {name}", "dB", snr)
             context.check(tf32 or snr > 80, f"{way} in float32 are off by {snr:.0f} dB")
     if not context.small:
         context.add("memory", "GB", torch.cuda.max_memory_allocated() / 1e9, Range(None, 2.2))
         cpu = random_decoder("cpu").decode_windows(work[:1])
-        set_precision()
+        set_tf32(False)
         snr = _snr_db(cpu, exact[:1])
         context.add("GPU against CPU, float32", "dB", snr)
         context.check(snr > 80, f"the GPU decodes other samples than the CPU: {snr:.0f} dB")
@@ -146,6 +182,50 @@ def codec(context: Context) -> None:
 
 #: Milliseconds of eight windows of 25 frames on an H200.
 _CODEC_MS = {("graphs", "float32"): 10.0, ("graphs", "TF32"): 3.6}
+
+
+def codec_streams(context: Context) -> None:
+    """Check the codecs that keep states of streams, and the Snake kernel: samples and speed with
+    graphs and kernel, against PyTorch with neither.
+    """
+    from benchmarks.codec_growth import FISH
+    from benchmarks.codec_throughput import seconds_of, streams, ways_of
+    from benchmarks.random_weights import random_decoder, random_tensors
+    from codec.families.fish.config import decoder_shapes
+    from codec.families.fish.decoder import FishDecoder
+    from codec.layers import set_tf32
+    from codec.snake import use_kernel
+
+    set_tf32(False)
+    rows, frames = (1, 25) if context.small else (8, 25)
+    for family in ("fish_s2",) if context.small else ("fish_s2", "qwen3_tts"):
+        decoder = (
+            FishDecoder(FISH, random_tensors(decoder_shapes(FISH)))
+            if context.small
+            else random_decoder(context.device, family)
+        )
+        turns = streams(decoder, frames, rows)
+        audio_s = rows * frames * decoder.spec.frame_s
+        use_kernel("cpu")  # none
+        exact = [samples for turn in turns for samples in decoder.decode_windows(turn)]
+        plain_s = seconds_of(decoder, turns, time.perf_counter)
+        context.add(f"{family}: {rows} x {frames} frames, without kernel", "ms", 1000 * plain_s)
+        has_kernel = use_kernel(context.device)
+        context.check(has_kernel or context.small, "the Snake kernel is not used: see the log")
+        began = time.perf_counter()
+        ways = ways_of(decoder, context.device, rows)
+        context.add(f"{family}: captures", "s", time.perf_counter() - began)
+        context.check("graphs" in ways or context.small, f"{family}: graphs do not capture")
+        for way, one in ways.items():
+            seconds = seconds_of(one, turns, time.perf_counter)
+            context.add(f"{family}: {rows} x {frames} frames, {way}", "ms", 1000 * seconds)
+            context.add(f"{family}: audio per second, {way}", "s/s", audio_s / seconds)
+            made = [samples for turn in turns for samples in one.decode_windows(turn)]
+            snr = _snr_db(exact, made)
+            context.add(f"{family}: {way}, against without kernel", "dB", snr)
+            context.check(snr > 80, f"{family}: {way} is off by {snr:.0f} dB")
+        if not context.small:
+            context.add("memory", "GB", torch.cuda.max_memory_allocated() / 1e9)
 
 
 def conformance(context: Context) -> None:
@@ -268,14 +348,14 @@ def service(context: Context) -> None:
         os.environ["TALKWIRE_MODEL"] = str(context.checkpoint())
     counts, rounds = ((1,), 1) if context.small else ((1, 16, 32), 3)
     # random weights would speak for a minute
-    most = None if context.small else _MOST_FRAMES
+    max_frames = None if context.small else _MOST_FRAMES
 
     async def speak() -> None:
         async with served() as (url, ready_s):
             context.add("ready", "s", ready_s)
-            await speakers(url, 1, 1, most)
+            await speakers(url, 1, 1, max_frames)
             for count in counts:
-                row = summary(await speakers(url, count, rounds, most))
+                row = summary(await speakers(url, count, rounds, max_frames))
                 known = Range(None, 40) if not context.small and count == 1 else None
                 context.add(f"TTFA p50 at {count}", "ms", row["ttfa_p50_ms"], known)
                 context.add(f"RTF at {count}", "", row["rtf_p50"])
@@ -283,7 +363,7 @@ def service(context: Context) -> None:
                 # a CPU may be shared with other work
                 gap_free = context.small or row["gap_free"] >= 0.99
                 context.check(gap_free, f"gaps in speech at {count} streams")
-            talking = asyncio.ensure_future(speakers(url, counts[0], 1, most))
+            talking = asyncio.ensure_future(speakers(url, counts[0], 1, max_frames))
             await asyncio.sleep(0.3)
             workers = [
                 child
@@ -293,7 +373,7 @@ def service(context: Context) -> None:
             context.check(bool(workers), "no codec worker was found to kill")
             for worker in workers:
                 worker.kill()
-            spoken = await talking
+            spoken = (await talking).reports
             context.check(
                 all(one.ttfa_ms is not None for one in spoken),
                 "speech was lost when the codec was killed",
@@ -371,7 +451,9 @@ STAGES: tuple[Stage, ...] = (
     Stage("device", device, 120),
     Stage("floor", floor, 120),
     Stage("sampler", sampler, 180),
+    Stage("two-mlps", two_mlps, 180),
     Stage("codec", codec, 300),
+    Stage("codec-streams", codec_streams, 300),
     Stage("conformance", conformance, 480),
     Stage("weights", weights, 300),
     Stage("talker", talker("as the service runs it"), 480),
@@ -393,8 +475,10 @@ def _torch_step(rows: RowSampler, logits: Tensor, given: Sequence[Any]) -> objec
 def _check_kernels(context: Context) -> None:
     """Compare the kernels' codes with PyTorch's on the same device, and time them."""
     from benchmarks.gpu_check.kernel_stages import compare, seconds
+    from benchmarks.sampler_step import LOOK_BACK
 
-    equal, compared = compare(context.device)
+    found = [compare(context.device, look_back) for look_back in (0, LOOK_BACK)]
+    equal, compared = (sum(one) for one in zip(*found, strict=True))
     context.check(
         equal == compared, f"{compared - equal} of {compared} codes of the kernels differ"
     )
@@ -404,6 +488,34 @@ def _check_kernels(context: Context) -> None:
         context.add(
             f"Triton kernels at {streams}", "us", us, Range(None, 1000 * arithmetic.KERNELS_MS)
         )
+        for what, look_back, warps in (("one warp", 0, 1), ("repetition-aware", LOOK_BACK, 4)):
+            us = 1e6 * seconds(streams, context.device, look_back, warps)
+            context.add(f"Triton kernels at {streams}, {what}", "us", us)
+
+
+def _in_turn(way: Any, layers: Sequence[Any], x: Tensor, is_audio: Tensor) -> None:
+    for layer in layers:
+        way(layer, x, is_audio)
+
+
+def _check_fast_ar(context: Context) -> None:
+    """Compare the layers of a fast AR in both forms, and time a frame without its draws."""
+    from benchmarks.frame_launches import FAMILIES, RandomBooks
+    from talker.fast_ar_kernels import adopt, compare
+
+    rows = _STREAMS[-1]
+    for family, sizes in FAMILIES.items():
+        fast = RandomBooks(sizes.small() if context.small else sizes, context.device)
+        hidden = torch.randn(rows, fast.part.hidden_size, device=context.device).bfloat16()
+        first = torch.zeros(rows, dtype=torch.int64, device=context.device)
+        difference = compare(fast, hidden)
+        context.add(f"{family}: kernels against PyTorch's form", "%", 100 * difference)
+        frame = partial(fast, hidden, first, lambda logits, book, first=first: first)
+        ms = 1000 * _seconds_of(frame, context)
+        context.add(f"{family}: a frame at {rows} in PyTorch", "ms", ms)
+        context.check(adopt(fast, hidden), f"the kernels of {family}'s fast AR are not used")
+        ms = 1000 * _seconds_of(frame, context)
+        context.add(f"{family}: a frame at {rows} with Triton kernels", "ms", ms)
 
 
 def _matrix_pairs(model: Model) -> int:
@@ -431,7 +543,8 @@ def _seconds_of(work: Callable[[], object], context: Context, graph: bool = True
 
 
 def _snr_db(wanted: Iterable[np.ndarray], got: Iterable[np.ndarray]) -> float:
-    signal, noise = 0.0, 0.0
+    signal = 0.0
+    noise = 0.0
     for one, other in zip(wanted, got, strict=True):
         signal += float(np.square(one, dtype=np.float64).sum())
         noise += float(np.square(one.astype(np.float64) - other).sum())

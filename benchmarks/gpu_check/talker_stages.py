@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.sampler_cost import leaves
+from benchmarks.reference_talker import Chance, ReferenceTalker, Spoken
+from benchmarks.sampler_step import leaves
 from benchmarks.talker_steps import first_row_ms, running, steps_per_s
 from ipc.child import LinkClosed
 from streaming.ports import Sampling, SpeechRequest
@@ -23,13 +24,15 @@ from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.messages import Generate, Ready, Step
-from talker.reference import Chance, ReferenceTalker, Spoken
 from talker.settings import TalkerSettings
 
 _TEXTS = ("hello there", "the quick brown fox", "again and again", "a lazy dog", "one more")
-_ROWS, _FRAMES = 40, 120
-#: Steps before the profile, and steps in it.
-_SETTLED, _PROFILED = 20, 20
+_ROWS = 40
+_FRAMES = 120
+#: Steps before the profile.
+_SETTLED = 20
+#: Steps in the profile.
+_PROFILED = 20
 #: Two choices whose scores differ by less may change places by rounding. On a GPU vLLM attends to
 #: float32 by Triton kernels, which multiply in TF32 (three digits) unless told otherwise.
 _NEAR_TIE = {"cpu": 2e-5, "cuda": 3e-3}
@@ -58,12 +61,12 @@ class Conformance:
     rows: int = 0
     differences: list[str] = field(default_factory=list)
 
-    def add(self, wanted: Spoken, heard: Codes, near_tie: float) -> None:
+    def add(self, wanted: Spoken, rows: Codes, near_tie: float) -> None:
         """Compare one stream's rows ``[n, K]`` with the reference's."""
-        count = min(len(wanted.rows), len(heard))
-        differ = (wanted.rows[:count] != heard[:count]).any(axis=1)
+        count = min(len(wanted.rows), len(rows))
+        differ = (wanted.rows[:count] != rows[:count]).any(axis=1)
         first = int(differ.argmax()) if differ.any() else count
-        is_equal = len(wanted.rows) == len(heard) == first
+        is_equal = len(wanted.rows) == len(rows) == first
         margin = None if first == len(wanted.rows) else float(wanted.margins[first])
         self.streams += 1
         self.rows += first
@@ -77,7 +80,8 @@ async def compare_with_reference(
     folder: Path, settings: dict[str, object], device: str
 ) -> Conformance:
     """Compare the codes of an engine with these settings, in float32, with the reference's."""
-    checkpoint, reference = open_checkpoint(str(folder)), ReferenceTalker(folder)
+    checkpoint = open_checkpoint(str(folder))
+    reference = ReferenceTalker(folder)
     prompts = checkpoint.prompt_builder(1024)
     wanted: dict[tuple[str, float], Spoken] = {}
     for number, text in enumerate(_TEXTS):
@@ -86,11 +90,11 @@ async def compare_with_reference(
             wanted[text, temperature] = reference.speak(prompts.build(text).ids, _ROWS, chance)
     chosen = msgspec.convert({"dtype": "float32", **settings}, TalkerSettings)
     async with running(str(folder), chosen) as engine:
-        heard = await asyncio.gather(
+        spoken_rows = await asyncio.gather(
             *(_hear(engine, text, temperature) for text, temperature in wanted)
         )
     found = Conformance()
-    for spoken, rows in zip(wanted.values(), heard, strict=True):
+    for spoken, rows in zip(wanted.values(), spoken_rows, strict=True):
         found.add(spoken, rows, _NEAR_TIE[device])
     return found
 
@@ -166,7 +170,8 @@ def profile_steps(folder: Path, trace: Path, streams: int = 4) -> StepProfile:
         busy_us = sum(event.device_time for event in events if event.device_type.name == "CUDA")
         gap_ms = 1000 * script.seconds - busy_us / 1000
     else:
-        launches, gap_ms = leaves(events), 0.0
+        launches = leaves(events)
+        gap_ms = 0.0
     return StepProfile(launches / _PROFILED, gap_ms / _PROFILED)
 
 
@@ -179,7 +184,9 @@ class _Script:
             activities.append(ProfilerActivity.CUDA)
         self.profiler = profile(activities=activities)
         self.seconds = 0.0
-        self._requests, self._steps, self._began = list(requests), 0, 0.0
+        self._requests = list(requests)
+        self._steps = 0
+        self._began = 0.0
 
     def receive(self, wait: bool) -> list[Generate]:
         """Return the requests, once. Raises LinkClosed after the profile or when all have ended."""

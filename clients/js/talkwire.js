@@ -4,7 +4,7 @@
  *
  *     import { connect } from "./talkwire.js";
  *
- *     const client = await connect("ws://127.0.0.1:8000/v1/tts/stream");
+ *     const client = await connect("http://127.0.0.1:8000");
  *     for await (const chunk of await client.speak("Hello there.")) play(chunk.samples);
  *
  * or, as an LLM writes:
@@ -18,6 +18,7 @@
  */
 
 export const SUBPROTOCOL = "talkwire.tts.v1";
+export const PATH = "/v1/tts/stream";
 /** A browser lets pages set no headers of a WebSocket: the key is offered as a subprotocol. */
 export const KEY_SUBPROTOCOL = "talkwire.key.";
 /** What a subprotocol may hold. */
@@ -87,8 +88,9 @@ export function readSamples(buffer, encoding) {
 }
 
 /**
- * Connects and waits for the greeting. Options: `apiKey`, `WebSocket` (an implementation of it),
- * `openTimeoutMs`, and the callbacks `onClose(TalkwireError)` and `onGoingAway(deadlineMs)`.
+ * Connects to any address of a server (`http` means `ws`, a bare `host:port` means `ws://`, and the
+ * path may be left out), and waits for the greeting. Options: `apiKey`, `WebSocket` (an
+ * implementation of it), `openTimeoutMs`, and the callbacks `onClose(TalkwireError)` and `onGoingAway(deadlineMs)`.
  * What a callback throws, here and below, is reported as uncaught; the connection goes on.
  * A browser does not tell why a handshake failed, so the service is asked over HTTP then.
  */
@@ -124,8 +126,17 @@ export function speechUrl(url, input, { apiKey, ...fields } = {}) {
 
 /** The HTTP address of a path on the server that has `url`. */
 function httpUrl(path, url) {
-  const address = new URL(path, url);
+  const address = new URL(path, webSocketUrl(url));
   address.protocol = address.protocol.replace("ws", "http");
+  return address;
+}
+
+/** The address of the protocol's WebSocket for any address of a server; on a page also a path. */
+function webSocketUrl(url) {
+  const full = /^\/|:\/\//.test(url) ? url : `ws://${url}`;
+  const address = new URL(full, globalThis.location?.href);
+  address.protocol = address.protocol.replace("http", "ws");
+  if (address.pathname === "/") address.pathname = PATH;
   return address;
 }
 
@@ -134,7 +145,8 @@ function openSocket(Socket, url, apiKey) {
     throw new TalkwireError("unauthorized", "The API key holds what no key holds.");
   }
   try {
-    return new Socket(url, apiKey ? [SUBPROTOCOL, KEY_SUBPROTOCOL + apiKey] : [SUBPROTOCOL]);
+    const protocols = apiKey ? [SUBPROTOCOL, KEY_SUBPROTOCOL + apiKey] : [SUBPROTOCOL];
+    return new Socket(webSocketUrl(url).href, protocols);
   } catch {
     throw new TalkwireError("unreachable", `Not a WebSocket address: ${url}`);
   }
@@ -159,8 +171,15 @@ async function whyNot(url, apiKey) {
         : ["not_ready", "The server is not ready yet."];
     return new TalkwireError(code, why, { retryable: true });
   } catch {
-    return new TalkwireError("unreachable", "No server answers.", { retryable: true });
+    return new TalkwireError("unreachable", noAnswer(url), { retryable: true });
   }
+}
+
+/** A browser does not tell a page of another origin whether there is a server at all. */
+function noAnswer(url) {
+  const own = globalThis.location?.origin;
+  if (!own || own === httpUrl("/", url).origin) return "No server answers.";
+  return `No server answers, or its allowed_origins does not have ${own}.`;
 }
 
 /** What the service has against the key; null: nothing. A page of another origin is not told. */
@@ -207,16 +226,17 @@ export class Client {
   /**
    * Opens a context. `options` are the fields of `context.create`, and the callbacks
    * `onAudio(chunk)` (then the context is not to be iterated), `onError(error)` for what did not
-   * end the context, `onCancelled(message)`, and `onWords(words)`, which asks for `timestamps`:
-   * each word is `{ text, start, end, start_ms, end_ms }` and comes after its audio.
+   * end the context, `onWarning(message)` for what of the text is not spoken as it is written,
+   * `onCancelled(message)`, and `onWords(words)`, which asks for `timestamps`: each word is `{ text, start, end, start_ms, end_ms }` and comes after its audio.
    */
-  async createContext({ onAudio, onError, onCancelled, onWords, ...options } = {}) {
+  async createContext({ onAudio, onError, onWarning, onCancelled, onWords, ...options } = {}) {
     if (onWords) options = { timestamps: true, ...options };
     const create = { ...options, context_id: options.context_id ?? `c${++this._ids}` };
     const earlier = this._contexts.get(create.context_id);
     if (earlier?.cancelled) await earlier._forgotten.promise; // only its metrics are missing
     if (this._contexts.has(create.context_id)) throw new Error("context id in use");
-    const context = new Context(this, create, { onAudio, onError, onCancelled, onWords });
+    const callbacks = { onAudio, onError, onWarning, onCancelled, onWords };
+    const context = new Context(this, create, callbacks);
     this._contexts.set(context.id, context);
     try {
       this._send("context.create", create);
@@ -495,6 +515,8 @@ export class Context {
         if (this._discarding) return;
         this.words.push(...message.words);
         return tell(this._callbacks.onWords, message.words);
+      case "warning":
+        return tell(this._callbacks.onWarning, message);
       case "flush.done": {
         const at = this._flushes.findIndex(({ id }) => id === message.flush_id);
         if (at >= 0) this._flushes.splice(at, 1)[0].resolve();

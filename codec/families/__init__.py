@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from codec.checkpoint import read_config, resolve_folder
-from codec.families import fish, higgs
-from codec.family import CheckpointError, CodecFamily, FoundCodec
+from codec.families import fish, higgs, qwen3_tts
+from codec.families.qwen3_tts.checkpoint import load_speaker_encoder
+from codec.family import CheckpointError, CodecFamily, FoundCodec, SpeakerEncoder
 
 #: In the order in which they are tried.
-FAMILIES: tuple[CodecFamily, ...] = (higgs.FAMILY, fish.FAMILY)
+FAMILIES: tuple[CodecFamily, ...] = (higgs.FAMILY, fish.FAMILY, qwen3_tts.FAMILY)
 _NAMED_AT_MOST = 8
 
 
@@ -21,6 +22,14 @@ def open_codec(model: str, talker: str | None = None) -> FoundCodec:
     """
     spoken = None if talker is None else spoken_codebooks(Path(talker))
     return find_codec(resolve_folder(model), spoken)
+
+
+def open_speaker_encoder(talker: str, device: str = "cpu") -> SpeakerEncoder | None:
+    """Load the speaker encoder in the checkpoint of ``talker``, a folder or a hub id; None for a
+    talker that needs no vectors of speakers. Raises CheckpointError.
+    """
+    folder = resolve_folder(talker)
+    return load_speaker_encoder(folder, read_config(folder), device)
 
 
 def find_codec(folder: Path, spoken: int | None = None) -> FoundCodec:
@@ -50,4 +59,6 @@ def spoken_codebooks(talker: Path) -> int | None:
     nested = (config.get("audio_encoder_config"), config.get("audio_decoder_config"))
     found = [config.get("audio_num_codebooks"), config.get("num_codebooks")]
     found += [part.get("num_codebooks") for part in nested if isinstance(part, dict)]
+    if isinstance(talker_part := config.get("talker_config"), dict):
+        found.append(talker_part.get("num_code_groups"))
     return next((number for number in found if isinstance(number, int) and number > 0), None)

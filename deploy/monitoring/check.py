@@ -20,16 +20,17 @@ from typing import Any
 import yaml
 from prometheus_client import Metric
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.auth.keys import Scope, issue
-from service.metrics import Metrics
-from service.runtime import Runtime
+from service.build import assemble
+from service.engines.contracts import Engines
+from service.runtime_metrics import RuntimeCollector
 from service.settings import Settings
 from streaming.spec import CodecSpec
-from talker.fake import FakeTalker
 
 HERE = Path(__file__).resolve().parent
-OPERATIONS = HERE.parents[1] / "docs" / "guides" / "operations.md"
+RUNBOOKS = HERE.parents[1] / "docs" / "guides" / "alerts.md"
 #: Labels that Prometheus or Kubernetes adds to every series.
 _ADDED = {"namespace", "pod", "instance", "job"}
 
@@ -52,13 +53,14 @@ def exported() -> Exported:
 
 
 async def _families() -> list[Metric]:
-    metrics = Metrics("check", "check")
-    metrics.certificate_expiry = lambda: 0.0
     codec = FakeCodecEngine(CodecSpec(24_000, 960, (1024,) * 8, 0, 0), 0.0)
     with TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.json"
         issue(keys, "tenant", [Scope.SPEAK])
-        runtime = Runtime(Settings(api_keys_file=keys), FakeTalker(), codec, metrics)
+        runtime = assemble(Settings(api_keys_file=keys), Engines(FakeTalker(), codec))
+        metrics = runtime.metrics
+        metrics.certificate_expiry = lambda: 0.0
+        metrics.registry.register(RuntimeCollector(runtime))
         await runtime.start()
         try:
             return list(metrics.registry.collect())
@@ -111,7 +113,8 @@ def faults(query: str, known: Exported, recorded: set[str]) -> Iterator[str]:
 
 def all_faults() -> list[str]:
     """Everything that is wrong with dashboard and rules, one line each."""
-    known, every = exported(), rules()
+    known = exported()
+    every = rules()
     recorded = {rule["record"] for rule in every if "record" in rule}
     queries = [(rule.get("record") or rule["alert"], rule["expr"]) for rule in every]
     found = [
@@ -121,7 +124,7 @@ def all_faults() -> list[str]:
     ]
     anchors = {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", OPERATIONS.read_text(), re.MULTILINE)
+        for heading in re.findall(r"^#+ (.*)$", RUNBOOKS.read_text(), re.MULTILINE)
     }
     for rule in every:
         if "alert" in rule:
@@ -135,7 +138,7 @@ def _alert_faults(rule: dict[str, Any], anchors: set[str]) -> Iterator[str]:
         if not notes.get(name):
             yield f"it has no {name}"
     page, _, anchor = notes.get("runbook", "").partition("#")
-    if page != "docs/guides/operations.md" or anchor not in anchors:
+    if page != "docs/guides/alerts.md" or anchor not in anchors:
         yield f"its runbook {notes.get('runbook')} is not there"
     if rule.get("labels", {}).get("severity") not in ("page", "ticket"):
         yield "its severity is neither page nor ticket"

@@ -14,7 +14,9 @@ from typing import Any
 from panels import ROWS, Panel
 
 TARGET = Path(__file__).with_name("dashboard.json")
-_WIDTH, _STAT_HEIGHT, _HEIGHT = 24, 4, 8
+_WIDTH = 24
+_STAT_HEIGHT = 4
+_HEIGHT = 8
 #: Filled in at an import by hand; a variable of that name does it where files are provided.
 _SOURCE = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
 
@@ -96,8 +98,10 @@ def _variable(label: str, series: str) -> dict[str, Any]:
 
 def _panels() -> list[dict[str, Any]]:
     """All panels, laid out from left to right and top to bottom."""
-    made: list[dict[str, Any]] = []
-    x = y = height = 0
+    panels: list[dict[str, Any]] = []
+    x = 0
+    y = 0
+    height = 0
 
     def place(width: int, tall: int) -> dict[str, int]:
         nonlocal x, y, height
@@ -109,11 +113,13 @@ def _panels() -> list[dict[str, Any]]:
 
     for row in ROWS:
         head = {"type": "row", "title": row.title, "collapsed": False, "panels": []}
-        made.append({"id": len(made) + 1, "gridPos": place(_WIDTH, 1), **head})
+        panels.append({"id": len(panels) + 1, "gridPos": place(_WIDTH, 1), **head})
         for panel in row.panels:
             tall = _STAT_HEIGHT if panel.kind == "stat" else _HEIGHT
-            made.append({"id": len(made) + 1, "gridPos": place(panel.width, tall), **_body(panel)})
-    return made
+            panels.append(
+                {"id": len(panels) + 1, "gridPos": place(panel.width, tall), **_body(panel)}
+            )
+    return panels
 
 
 def _body(panel: Panel) -> dict[str, Any]:

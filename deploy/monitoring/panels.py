@@ -140,6 +140,16 @@ EXPERIENCE = Row(
             one(rate("tts_contexts_total", "outcome"), "{{outcome}}"),
             "reqps",
         ),
+        Panel(
+            "Utterances cut",
+            (
+                *one(rate("tts_utterances_cut_total", "cause"), "{{cause}}"),
+                *one(rate("tts_utterances_ended_by_silence_total"), "silence"),
+            ),
+            "reqps",
+            help="text, silence: the talker went on after the end of its text, and was stopped.",
+        ),
+        Panel("Silence before the first word", quantiles("tts_leading_silence_seconds"), "s"),
         Panel("Cancel to answer", quantiles("tts_cancel_ack_seconds"), "s"),
         Panel(
             "Between chunks",
@@ -206,6 +216,13 @@ ADMISSION = Row(
             "what was measured at the start while nobody speaks. 0: the pod is not ready.",
         ),
         Panel(
+            "What limits a pod",
+            one(f"min by (limit) (tts_capacity_limit_contexts{{{HERE}}})", "{{limit}}"),
+            width=24,
+            help="Contexts that the pod with the least could have open, by each limit. The lowest "
+            "curve binds.",
+        ),
+        Panel(
             "Full, by pod",
             one(
                 over(total("tts_contexts_active", "pod"), working("tts_capacity_contexts", "pod")),
@@ -255,7 +272,21 @@ ENGINES = Row(
             "s",
         ),
         Panel("Utterances in the talker", one(total("tts_talker_requests", "state"), "{{state}}")),
-        Panel("Windows in the codec", one(total("tts_codec_windows", "pod"), "{{pod}}")),
+        Panel(
+            "Utterances that the talker gave up",
+            one(
+                "sum by (reason) "
+                f"(increase(tts_talker_failures_total{{{HERE}}}[$__rate_interval]))",
+                "{{reason}}",
+            ),
+        ),
+        Panel(
+            "Windows in the codec",
+            (
+                (total("tts_codec_windows", "pod"), "{{pod}}"),
+                (total("tts_codec_workers", "pod"), "workers of {{pod}}"),
+            ),
+        ),
         Panel(
             "Codec's batch",
             (

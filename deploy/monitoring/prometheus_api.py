@@ -13,7 +13,7 @@ _PATIENCE_S = 20.0
 
 
 class PrometheusError(Exception):
-    """Prometheus could not be asked, or did not understand."""
+    """Prometheus did not answer, or refused the query."""
 
 
 class Prometheus:

@@ -28,19 +28,20 @@ import yaml
 from check import HERE, dashboard_queries, rules
 from prometheus_api import Prometheus, PrometheusError
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.app import create_app
 from service.auth.keys import Scope, issue
-from service.metrics import Metrics
-from service.runtime import Runtime
+from service.build import assemble
+from service.engines.contracts import Engines
 from service.settings import Settings
 from streaming.spec import CodecSpec
-from talker.fake import FakeTalker
 from talkwire_client import Client, ClientError, ServerError
 
 _SPEC = CodecSpec(24_000, 960, (1024,) * 8, 0, 0)
 _LABELS = {"namespace": "rehearsal", "pod": "gateway"}
-_VOICES, _PAUSE_S = 3, 0.2
+_VOICES = 3
+_PAUSE_S = 0.2
 _TEXT = "This is a sentence to be heard. And here is one more of them."
 #: What Grafana would fill in.
 _FILLED = {"$__rate_interval": "30s", "$namespace": "rehearsal", "$pod": "gateway", "$model": ".*"}
@@ -61,13 +62,13 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, str]]:
     talker = FakeTalker(row_s=0.008, first_row_s=0.02, frames_per_character=1.0)
 
     codec = FakeCodecEngine(_SPEC, 0.004)
-    runtime = Runtime(settings, talker, codec, Metrics("rehearsal", "fake"))
+    runtime = assemble(settings, Engines(talker, codec))
     server = uvicorn.Server(uvicorn.Config(create_app(runtime), log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with asyncio.timeout(30):
-                await runtime.ready.wait()
+                await runtime.lifecycle.ready.wait()
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", key
         finally:
             server.should_exit = True
@@ -155,10 +156,11 @@ def filled(query: str) -> str:
 async def complaints(server: Prometheus, *, has_tenants: bool) -> list[str]:
     """What is wrong with what Prometheus has, one line each.
 
-    The load has just ended, so all is asked for this moment: while queries are answered, the load
+    The load has just ended, so all queries are for this moment. While some are answered, the load
     would leave the ranges of the later ones.
     """
-    found, now = [], time.time()
+    found = []
+    now = time.time()
     queries = [
         (title, filled(query))
         for title, query in dashboard_queries()
@@ -172,7 +174,7 @@ async def complaints(server: Prometheus, *, has_tenants: bool) -> list[str]:
         except PrometheusError as error:
             found.append(f"{title}: {error}")
     found += [f"rule {name}: {health}" for name, health in await server.bad_rules()]
-    print(f"{len(queries)} queries asked, {len(found)} complaints")
+    print(f"{len(queries)} queries sent, {len(found)} complaints")
     return found
 
 
@@ -183,7 +185,8 @@ async def rehearse(url: str | None, seconds: float, picture: Path | None) -> lis
         raise Unable("there is no prometheus here; on Debian: apt-get install prometheus")
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
-            base, key = url, os.environ.get("TALKWIRE_API_KEY")
+            base = url
+            key = os.environ.get("TALKWIRE_API_KEY")
             if base is None:
                 base, key = await stack.enter_async_context(gateway(Path(folder)))
             host = urlsplit(base).netloc

@@ -8,6 +8,7 @@ different result. A route without a rule is closed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
@@ -15,21 +16,22 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.hosts import called_by_address, is_allowed, is_known
 from service.access.rules import Access, Rule, rule_of
 from service.auth.authenticator import presented_key
 from service.auth.caller import NOBODY, Caller, serve_caller
 from service.auth.keys import Scope as KeyScope
-from service.dialects.errors import refusal
-from service.dialects.native import TABLE
+from service.errors import NATIVE_TABLE, ErrorLog
+from service.hosts import called_by_address, is_allowed, is_known
+from service.protocols import KEY_HEADERS
 from service.runtime import Runtime
+from service.settings import Settings
 from streaming.errors import ErrorCode, RequestError, TalkwireError
 
 log = logging.getLogger(__name__)
 #: An address may be a name that a proxy has set, and is kept and logged.
 _MOST_ADDRESS_CHARS = 64
 #: The rule for paths without a route.
-_ELSEWHERE = Rule(Access.ANY_KEY, TABLE)
+_ELSEWHERE = Rule(Access.ANY_KEY, NATIVE_TABLE)
 
 
 class Gate:
@@ -51,7 +53,7 @@ class Gate:
         try:
             serve_caller(self._admit(rule, scope))
         except TalkwireError as error:
-            response = refusal(self._runtime, error, (rule or _ELSEWHERE).errors)
+            response = self._runtime.errors.refusal(error, (rule or _ELSEWHERE).errors)
             if error.code is ErrorCode.UNAUTHORIZED:
                 response.headers["www-authenticate"] = 'Bearer realm="talkwire"'
             if scope["type"] == "websocket":
@@ -63,7 +65,7 @@ class Gate:
             # a handshake or a request that does work
             is_handshake = scope["type"] == "websocket"
             if is_handshake or scope["method"] == "POST" or rule.speaks:
-                await self._runtime.hold_until_ready()
+                await self._runtime.lifecycle.hold_until_ready()
         await self._app(scope, receive, send)
 
     def _admit(self, rule: Rule | None, scope: Scope) -> Caller:
@@ -78,39 +80,47 @@ class Gate:
         if not is_known(hosts, self._bound, settings.allowed_hosts):
             message = "This server does not go by that name; see the setting allowed_hosts."
             raise RequestError(ErrorCode.FORBIDDEN, message)
-        needed = _needed(rule, self._runtime)
+        needed = _needed(rule, settings)
         if needed in (Access.OPEN, Access.SCRAPE):
             return NOBODY
         if access is Access.METRICS and not authority.is_on:
             raise RequestError(ErrorCode.FORBIDDEN, "Metrics are not public here.")
         subprotocols, query = scope.get("subprotocols", ()), scope.get("query_string", b"")
         key = presented_key(scope["headers"], subprotocols, query, rule.query)
-        address = (scope.get("client") or ("unknown",))[0][:_MOST_ADDRESS_CHARS]
-        return authority.admit(key, needed if isinstance(needed, KeyScope) else None, address)
+        is_late = rule.late_key and authority.is_on
+        if key is None and (is_late or (rule.lists and settings.public_lists)):
+            return NOBODY
+        scopes = needed if isinstance(needed, KeyScope) else None
+        return authority.admit(key, scopes, client_address(scope))
 
 
-def _needed(rule: Rule, runtime: Runtime) -> Access | KeyScope:
+def client_address(scope: Scope) -> str:
+    """Return the address of a request's client, to count its wrong keys."""
+    return str((scope.get("client") or ("unknown",))[0])[:_MOST_ADDRESS_CHARS]
+
+
+def _needed(rule: Rule, settings: Settings) -> Access | KeyScope:
     """Return the access of a rule. That of metrics depends on the settings."""
     if rule.access is not Access.METRICS:
         return rule.access
-    return Access.OPEN if runtime.settings.metrics_are_public else KeyScope.ADMIN
+    return Access.OPEN if settings.metrics_are_public else KeyScope.ADMIN
 
 
 class OriginGuard:
     """Refuses WebSocket handshakes of foreign pages (403), which CORS does not cover."""
 
-    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
-        self._app, self._runtime = app, runtime
+    def __init__(self, app: ASGIApp, allowed: Collection[str], errors: ErrorLog) -> None:
+        self._app, self._allowed, self._errors = app, allowed, errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""
         if scope["type"] == "websocket":
             websocket = WebSocket(scope, receive, send)
-            headers, allowed = websocket.headers, self._runtime.settings.allowed_origins
-            if not is_allowed(headers.getlist("origin"), headers.get("host"), allowed):
+            headers = websocket.headers
+            if not is_allowed(headers.getlist("origin"), headers.get("host"), self._allowed):
                 message = "Pages of this origin may not connect; see the setting allowed_origins."
                 error = RequestError(ErrorCode.FORBIDDEN_ORIGIN, message)
-                await websocket.send_denial_response(refusal(self._runtime, error, TABLE))
+                await websocket.send_denial_response(self._errors.refusal(error, NATIVE_TABLE))
                 return
         await self._app(scope, receive, send)
 
@@ -119,8 +129,10 @@ _BEARER = "bearer"
 #: OpenAPI 3.1's security schemes.
 SCHEMES: dict[str, dict[str, str]] = {
     _BEARER: {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
-    "xi_api_key": {"type": "apiKey", "in": "header", "name": "xi-api-key"},
-    "x_api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    **{
+        scheme: {"type": "apiKey", "in": "header", "name": header}
+        for scheme, header in KEY_HEADERS.items()
+    },
     "deepgram_token": {
         "type": "apiKey",
         "in": "header",
@@ -130,11 +142,11 @@ SCHEMES: dict[str, dict[str, str]] = {
 }
 
 
-def describe_keys(app: FastAPI, runtime: Runtime) -> None:
+def describe_keys(app: FastAPI, settings: Settings) -> None:
     """Add the security requirements of the app's current routes to ``app.openapi()``."""
     plain = app.openapi
     described = {
-        (method.lower(), route.path_format): _security(rule_of(route), runtime)
+        (method.lower(), route.path_format): _security(rule_of(route), settings)
         for route in app.routes
         if isinstance(route, APIRoute) and route.include_in_schema
         for method in route.methods
@@ -151,14 +163,15 @@ def describe_keys(app: FastAPI, runtime: Runtime) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _security(rule: Rule | None, runtime: Runtime) -> list[dict[str, list[str]]]:
+def _security(rule: Rule | None, settings: Settings) -> list[dict[str, list[str]]]:
     """Return OpenAPI's alternative security requirements; without keys, none is also allowed."""
     rule = rule or _ELSEWHERE
-    needed = _needed(rule, runtime)
+    needed = _needed(rule, settings)
     if needed in (Access.PROBE, Access.OPEN):
         return []
     scopes = [needed.value] if isinstance(needed, KeyScope) else []
     own = [] if rule.scheme is None else [rule.scheme]
-    anyone: list[dict[str, list[str]]] = [] if runtime.authority.is_on else [{}]
+    is_open = settings.api_keys_file is None or (rule.lists and settings.public_lists)
+    anyone: list[dict[str, list[str]]] = [{}] if is_open else []
     # OpenAPI 3.1 allows scopes as roles for an apiKey too.
     return [{scheme: list(scopes)} for scheme in (*own, _BEARER)] + anyone

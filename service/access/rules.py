@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from service.auth.keys import Scope
-from service.dialects.errors import ErrorTable
+from service.errors import ErrorTable
 
 _RULE = "__access_rule__"
 #: Query parameters for keys, since browsers cannot set headers of handshakes or links.
@@ -49,6 +49,11 @@ class Rule:
     #: Whether the route speaks: it is held while engines start, and without a free slot it is
     #: refused before its body is parsed.
     speaks: bool = False
+    #: Whether the route lists names, which the setting ``public_lists`` opens to clients without a
+    #: key.
+    lists: bool = False
+    #: Whether the key may come in a socket's first message, which the dialect then checks.
+    late_key: bool = False
 
 
 class GuardedRouter(APIRouter):

@@ -237,7 +237,7 @@ _FLAC_COUNT_AT, _FLAC_COUNT_BYTES, _FLAC_COUNT_BITS = 18, 8, 36
 
 
 def tell_length(name: str, file: bytearray, samples: int) -> None:
-    """Write the length into ``file``, the complete output of the encoder ``name`` of ``factory.py``
+    """Write the length into ``file``, the complete output of the encoder ``name`` of ``formats.py``
     for ``samples`` samples at its output's rate. Only WAV and FLAC have a length.
     """
     if name == "wav":

@@ -2,30 +2,30 @@
 
 Short-lived tokens replace an API key in browsers. A token contains its key's id, so it has that
 key's tenant and limits, and ends with it. It is signed, not stored, so every process with the same
-secret accepts it.
+secret accepts it. A JSON Web Token that a client has signed itself (``service.auth.jwt``) counts as
+a token of its key.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from service.auth.caller import ANYBODY, Caller, network_of
+from service.auth.jwt import looks_signed, signing_key
 from service.auth.keys import KeyFile, KeyFileError, KeyRing, Scope, read_keys
 from service.auth.limits import MINUTE_S, Accounts, LeakyBucket
+from service.protocols import KEY_HEADERS
+from service.reloading import Reloader, file_state
 from streaming.errors import CapacityError, ErrorCode, RequestError
+from streaming.lru_cache import LruCache
 
 _TOKEN_PREFIX = "talkwire-token"
 #: Maximum validity of a token in seconds.
@@ -83,8 +83,10 @@ log = logging.getLogger(__name__)
 #: Prefix of the subprotocol in which a browser sends a key, besides the native one.
 KEY_SUBPROTOCOL = "talkwire.key."
 _SCHEMES = ("bearer", "token")
-_HEADERS = (b"xi-api-key", b"x-api-key", b"api-key")
-_MOST_CHARS = 512
+#: Azure's clients use the last one.
+_HEADERS = frozenset((*(name.lower().encode() for name in KEY_HEADERS.values()), b"api-key"))
+#: A key has 73 characters, and a token that LiveKit's clients sign about 300.
+_MOST_CHARS = 1024
 
 
 def presented_key(
@@ -126,26 +128,16 @@ class Failures:
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
-        self._spent: OrderedDict[str, LeakyBucket] = OrderedDict()
+        self._spent: LruCache[str, LeakyBucket] = LruCache(_ADDRESSES)
 
     def add(self, address: str, now: float) -> float:
         """Count a wrong key, and return the seconds for which its address is refused, or 0."""
-        spent = self._spent[address] = self._spent.pop(address, LeakyBucket())
-        if len(self._spent) > _ADDRESSES:
-            self._spent.popitem(last=False)
+        spent = self._spent.setdefault(address, LeakyBucket())
         excess = spent.leak(self._per_minute, now) + 1 - self._per_minute
         if excess > 0:
             return excess * MINUTE_S / self._per_minute
         spent.add(1)
         return 0.0
-
-
-#: Interval of checks for a changed file; SIGHUP triggers one at once. A check that takes more than
-#: the second number of seconds hangs.
-_RELOAD_S, _HANG_S = 2.0, 10.0
-_Read = TypeVar("_Read")
-#: Inode, time and size. In a Kubernetes volume the inode changes, elsewhere the time.
-_State = tuple[int, int, int]
 
 
 class Authority:
@@ -158,16 +150,17 @@ class Authority:
     def __init__(
         self, path: Path | None, failures_per_minute: int = 30, tokens: TokenSigner | None = None
     ) -> None:
-        self._path = path
         #: Whether keys are needed.
         self.is_on = path is not None
         self._tokens = tokens or TokenSigner()
-        self._state = None if path is None else _state(path)
+        #: Reads the file again.
+        self._reloader: Reloader[KeyFile] | None = None
+        if path is not None:
+            self._reloader = Reloader(
+                "the file of keys", path, _read, self._take, known=file_state(path)
+            )
         self._ring = KeyRing() if path is None else read_keys(path).ring()
         self._failures = Failures(failures_per_minute)
-        self._asked = asyncio.Event()
-        #: Why the last read of the file failed, if it did.
-        self._fault: str | None = None
         self.accounts = Accounts(lambda: self._ring)
         if self.is_on and not self.key_count:
             log.warning("no key is valid: all requests that need one are refused")
@@ -175,7 +168,7 @@ class Authority:
     @property
     def is_current(self) -> bool:
         """Whether the last read of the file succeeded."""
-        return self._fault is None
+        return self._reloader is None or self._reloader.is_current
 
     @property
     def key_count(self) -> int:
@@ -193,6 +186,8 @@ class Authority:
             raise RequestError(ErrorCode.UNAUTHORIZED, "An API key is needed.")
         now = time.time()
         token_of = self._ring.keys.get(self._tokens.key_of(secret, now) or "")
+        if token_of is None and (signer := signing_key(secret, now)) is not None:
+            token_of = self._ring.find(signer)
         key = token_of or self._ring.find(secret)
         if key is None or not key.is_valid(now):
             if wait_s := self._failures.add(network_of(address), time.monotonic()):
@@ -203,7 +198,13 @@ class Authority:
                 )
             told = {"key": key.id if key else "unknown", "address": address}
             log.info("key refused", extra=told)
-            raise RequestError(ErrorCode.UNAUTHORIZED, "This API key is not valid.")
+            message = "This API key is not valid."
+            if looks_signed(secret):
+                message = (
+                    "This JSON Web Token is not valid: iss must be an API key, which also signs it "
+                    "(HS256), and exp must lie ahead."
+                )
+            raise RequestError(ErrorCode.UNAUTHORIZED, message)
         if needed is not None and needed not in key.scopes:
             raise RequestError(ErrorCode.FORBIDDEN, f"This API key has not the scope {needed}.")
         if token_of is None:
@@ -219,9 +220,9 @@ class Authority:
         return self._tokens.issue(caller.key_id, ttl_s, time.time())
 
     def is_welcome(self, caller: Caller, needed: Scope) -> bool:
-        """Whether an admitted caller's key is still valid, with the scope ``needed``."""
+        """Whether a caller has the scope ``needed``, and its key, if any, is still valid."""
         if caller.key_id is None:
-            return True
+            return needed in caller.scopes
         key = self._ring.keys.get(caller.key_id)
         if key is None or key.tenant != caller.tenant or needed not in key.scopes:
             return False
@@ -229,49 +230,21 @@ class Authority:
 
     def reload_soon(self) -> None:
         """Request that the file is read again, even if unchanged."""
-        self._asked.set()
+        if self._reloader is not None:
+            self._reloader.reload_soon()
 
     async def watch(self) -> None:
         """Read the file again whenever it changes, and until it can be read. Never returns if there
         is a file.
         """
-        while self._path is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RELOAD_S):
-                    await self._asked.wait()
-            is_new = self._asked.is_set()
-            self._asked.clear()
-            try:
-                state = await self._in_thread(_state, self._path)
-                is_new = is_new or state != self._state
-                # a failure may have been of the system, or of permissions, which the state lacks
-                if is_new or not self.is_current:
-                    self._state = state
-                    self._take(await self._in_thread(read_keys, self._path))
-            except Exception as error:  # of threads too: keys must be read again later
-                if is_new or str(error) != self._fault:
-                    log.error("the file of keys was not taken: %s", error)
-                self._fault = str(error)
-
-    async def _in_thread(self, read: Callable[[Path], _Read], path: Path) -> _Read:
-        """Call ``read`` in a thread. A file system that hangs is a fault until it responds."""
-        reading = asyncio.create_task(asyncio.to_thread(read, path))
-        done, _ = await asyncio.wait({reading}, timeout=_HANG_S)
-        fault = f"the file system of {path} does not respond"
-        if not done and self._fault != fault:
-            self._fault = fault
-            log.error("the file of keys was not taken: %s", fault)
-        return await reading
+        if self._reloader is not None:
+            await self._reloader.watch()
 
     def _take(self, content: KeyFile) -> None:
-        self._ring, self._fault = content.ring(), None
+        self._ring = content.ring()
         self.accounts.forget_unknown()
         log.info("keys read", extra={"keys": self.key_count, "tenants": len(self._ring.tenants)})
 
 
-def _state(path: Path) -> _State | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _read(path: Path) -> KeyFile:
+    return read_keys(path)

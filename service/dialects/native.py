@@ -6,43 +6,39 @@ One socket carries many contexts: JSON messages for control, binary messages for
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import WebSocket
 from msgspec import UNSET
+from msgspec.structs import asdict
 from websockets.frames import CloseCode
 
 from service.access.rules import GuardedRouter, Rule
-from service.audio.encoder import AudioEncoder
-from service.audio.factory import SAMPLE_RATES, make_stream_encoder
+from service.audio.formats import SAMPLE_RATES, AudioFormat
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.contexts.options import continuity, plan_speech
-from service.contexts.speech_context import (
-    Audio,
-    Message,
-    Output,
-    Revocable,
-    SpeechContext,
-    Started,
-    Words,
-)
-from service.dialects.errors import (
-    UNAVAILABLE,
-    ErrorTable,
-    count_error,
-    idle_timeout,
-    refusal,
+from service.contexts.options import SpeechOptions, continuity, text_modes
+from service.contexts.socket_output import Message, Renderer, Revocable
+from service.contexts.speech_context import Audio, Output, SpeechContext, Started, Words
+from service.errors import (
+    NATIVE_TABLE,
     too_many_contexts,
 )
 from service.runtime import Runtime
-from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
+from service.transport.websocket import (
+    Dialect,
+    Idle,
+    Socket,
+    SocketClosing,
+    serve_socket,
+)
 from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
-from streaming.events import Cancelled, Done, Flushed
+from streaming.events import Cancelled, Done, Flushed, Warned
+from streaming.lru_cache import LruCache
 from streaming.protocol import messages as wire
 from streaming.protocol.binary import (
     AudioFlags,
@@ -60,13 +56,8 @@ from streaming.word_timing import WordTiming
 NAME = "native"
 
 
-def _body(error: TalkwireError, _: str) -> dict[str, Any]:
-    body = {"code": error.code.value, "message": error.message, "retryable": error.retryable}
-    return {"error": body}
-
-
-#: For handshakes, and for the service's own HTTP routes.
-TABLE = ErrorTable(NAME, _body, statuses={ErrorCode.OVERLOADED: UNAVAILABLE})
+#: Most names of voices in ``session.created``.
+_LISTED_VOICES = 100
 #: The framing of audio; see wire.SessionConfigure.
 Framing = Literal["header", "raw", "json"]
 
@@ -80,44 +71,53 @@ def _clips(create: ContextCreate) -> list[wire.ReferenceOptions]:
     return [*filter(None, [create.reference]), *(create.references or ())]
 
 
-def make_context_encoder(audio: wire.AudioOptions, codec_rate: int) -> AudioEncoder:
-    """Create the encoder for ``audio``. Raises RequestError (``unsupported``)."""
+def audio_format(audio: wire.AudioOptions, codec_rate: int) -> AudioFormat:
+    """Return the format of ``audio``. Raises RequestError (``unsupported``)."""
+    format_ = AudioFormat(
+        audio.encoding,
+        audio.sample_rate,
+        audio.frame_ms,
+        audio.bitrate,
+        audio.speed,
+        audio.fade_in_ms,
+    )
     try:
-        return make_stream_encoder(
-            audio.encoding,
-            codec_rate,
-            audio.sample_rate,
-            audio.frame_ms,
-            bit_rate=audio.bitrate,
-            speed=audio.speed,
-            fade_in_ms=audio.fade_in_ms,
-        )
+        format_.output_rate(codec_rate)
     except RequestError as error:
         raise RequestError(error.code, error.message, param=f"audio.{error.param}") from error
+    return format_
 
 
 #: The ends of words are rounded to 0.1 ms, and the audio of each utterance to whole samples.
 _ROUNDING_MS = 0.3
 
 
-class NativeRenderer:
-    """See Renderer. ``render_error`` makes the message for an error of the context."""
+class NativeRenderer(Renderer):
+    """See Renderer. ``render_error`` makes the message for an error of the context, from the error,
+    the context's id, and its id in the logs.
+    """
 
     def __init__(
         self,
         create: ContextCreate,
-        handle: int,
         framing: Framing,
-        render_error: Callable[[TalkwireError, str], str],
+        render_error: Callable[[TalkwireError, str, str], str],
     ) -> None:
         self._id, self._encoding = create.context_id, create.audio.encoding
-        self._handle, self._framing, self._render_error = handle, framing, render_error
+        self._framing, self._render_error = framing, render_error
+        #: Identifies the context in binary headers.
+        self.handle = 0
+        self._request_id = ""
         self._sequence = self._offset = 0
         #: Whether the next message follows an underrun. The encoder may hold its audio back.
         self._is_late = False
         self._rate = 1
         #: Words that have not been told, each with its end in milliseconds of decoded audio.
         self._untold: deque[tuple[WordTiming, float]] = deque()
+
+    def opened(self, handle: int, request_id: str) -> None:
+        """See Renderer."""
+        self.handle, self._request_id = handle, request_id
 
     def render(self, output: Output) -> Sequence[Message]:
         """See Renderer."""
@@ -134,12 +134,18 @@ class NativeRenderer:
                 # a cancel that revokes the audio before a flush revokes its report too
                 told = Revocable(encode_message(wire.FlushDone(self._id, flush_id)))
                 return [*self._rest(), told]
+            case Warned(kind, message):
+                return [encode_message(wire.ContextWarning(self._id, kind, message))]
             case Cancelled(generated_s, sent_s, played_s, spoken, remaining, report):
                 made, sent, played = (round(1000 * s, 1) for s in (generated_s, sent_s, played_s))
                 last = wire.ContextCancelled(self._id, made, sent, played, spoken, remaining)
                 return [encode_message(last), self._metrics(report)]
             case Done(reason, report, error):
-                first = self._rest() if error is None else [self._render_error(error, self._id)]
+                first: list[Message] = (
+                    self._rest()
+                    if error is None
+                    else [self._render_error(error, self._id, self._request_id)]
+                )
                 done = encode_message(wire.ContextDone(self._id, reason))
                 return [*first, self._metrics(report), done]
 
@@ -152,7 +158,7 @@ class NativeRenderer:
                 flags |= AudioFlags.LAST
             if not self._sequence:
                 flags |= AudioFlags.FIRST
-            header = AudioHeader(self._handle, self._sequence, self._offset, flags)
+            header = AudioHeader(self.handle, self._sequence, self._offset, flags)
             yield Revocable(self._framed(header, packet.data), packet.samples)
             self._sequence += 1
             self._offset += packet.samples
@@ -208,19 +214,21 @@ _REMEMBERED_CLOSED = 256
 class NativeDialect(Dialect):
     """See Dialect. An error of a context never closes the socket."""
 
+    idle = Idle("fail")
+
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
         #: By id, contexts that are open or have more to send.
         self._contexts: dict[str, SpeechContext] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._closed: LruCache[str, None] = LruCache(_REMEMBERED_CLOSED)
         #: The framing of new contexts.
         self._framing: Framing = "header"
 
     def open(self) -> None:
         """Send the server's features and limits."""
         runtime, settings = self.runtime, self.runtime.settings
-        rate = runtime.codec.spec.sample_rate
-        mine = runtime.accounts.limits(current_caller())
+        rate, voices = runtime.engines.codec.spec.sample_rate, runtime.voices.names
+        caller_limits = runtime.accounts.limits(current_caller())
         limits = wire.Limits(
             max_contexts=settings.max_contexts_per_session,
             max_text_chars=settings.max_text_chars,
@@ -229,22 +237,24 @@ class NativeDialect(Dialect):
             context_idle_s=settings.context_idle_s,
             session_idle_s=settings.session_idle_s,
             max_session_s=settings.max_session_s,
-            key_contexts=mine.contexts(runtime.admission.capacity),
-            key_connections=mine.max_connections,
-            characters_per_minute=mine.characters_per_minute,
+            key_contexts=caller_limits.contexts(runtime.admission.capacity),
+            key_connections=caller_limits.max_connections,
+            characters_per_minute=caller_limits.characters_per_minute,
         )
         self._say(
             wire.SessionCreated(
                 self.socket.session_id,
                 wire.SUBPROTOCOL,
                 model=settings.model_name,
-                voices=list(runtime.voices),
+                voices=list(voices[:_LISTED_VOICES]),
                 sample_rate=rate,
                 encodings=[encoding.value for encoding in Encoding],
                 limits=limits,
                 sample_rates=sorted({*SAMPLE_RATES, rate}),
-                word_timings=runtime.talker.has_word_timings,
-                continuity=continuity(runtime),
+                word_timings=runtime.engines.talker.spec.has_word_timings,
+                continuity=continuity(runtime.engines.talker),
+                text_modes=list(text_modes(runtime.engines.talker.spec)),
+                more_voices=max(0, len(voices) - _LISTED_VOICES),
             )
         )
 
@@ -257,15 +267,6 @@ class NativeDialect(Dialect):
             self._dispatch(message)
         except TalkwireError as error:
             self.socket.send(self.render_error(error, context_id or parse_context_id(text)))
-
-    def on_tick(self, now: float) -> None:
-        """Fail contexts, or close the socket, after too long an idle time."""
-        settings = self.runtime.settings
-        for context in self.socket.contexts:
-            if context.idle_s(now) > settings.context_idle_s:
-                context.fail(idle_timeout("context"))
-        if self.socket.idle_s(now) > settings.session_idle_s:
-            self.give_up(idle_timeout("socket"), CloseCode.GOING_AWAY)
 
     def on_drain(self, deadline_ms: int) -> None:
         """Announce the drain, so that the client opens its next context elsewhere."""
@@ -284,12 +285,12 @@ class NativeDialect(Dialect):
         context if it ended by the error.
         """
         request_id = request_id or uuid.uuid4().hex
-        count_error(self.runtime, error, request_id, NAME)
+        self.runtime.errors.count(error, request_id, NAME)
         param, retry_ms = error.param, error.retry_after_ms
         return encode_message(
             wire.Error(
                 error.code,
-                TABLE.message(error),
+                NATIVE_TABLE.message(error),
                 request_id,
                 retryable=error.retryable,
                 param=UNSET if param is None else param,
@@ -306,7 +307,11 @@ class NativeDialect(Dialect):
             case wire.ContextCreate(context_id):
                 handle = self._open(message)
                 texts = (clip.text for clip in _clips(message))
-                warning = self.runtime.cloner.text_warning(texts)
+                warnings = (
+                    self.runtime.voices.replacement_warning(message.voice),
+                    self.runtime.voices.cloner.text_warning(texts),
+                )
+                warning = " ".join(filter(None, warnings)) or None
                 self._say(wire.ContextCreated(context_id, handle, warning))
             case wire.TextAppend(context_id, text):
                 self._find(context_id).append(text)
@@ -333,7 +338,7 @@ class NativeDialect(Dialect):
         still in the encoder. Raises RequestError.
         """
         context = self._contexts.get(context_id)
-        if context is not None and (or_encoding or not context.is_closed):
+        if context is not None and (or_encoding or not context.driver.is_closed):
             return context
         if context is not None or context_id in self._closed:
             raise RequestError(ErrorCode.CONTEXT_CLOSED, "The context is closed.")
@@ -354,25 +359,44 @@ class NativeDialect(Dialect):
             raise CapacityError(ErrorCode.DRAINING, message)
         if len(self._contexts) >= limit:
             raise too_many_contexts(limit)
-        if create.timestamps and not runtime.talker.has_word_timings:
+        if create.timestamps and not runtime.engines.talker.spec.has_word_timings:
             raise unsupported("timestamps", "This model has no word timings.")
-        runtime.require_slot()
-        context_id, handle = create.context_id, self.socket.new_handle()
-        encoder = make_context_encoder(create.audio, runtime.codec.spec.sample_rate)
-        request_id, prepare = f"{self.socket.session_id}-{handle}", self._clone(create)
-        plan = plan_speech(
-            runtime, NAME, request_id, create, encoder, prepare=prepare, is_lenient=False
+        runtime.require_slot()  # before clips are decoded
+        context_id = create.context_id
+        options = SpeechOptions(
+            format=audio_format(create.audio, runtime.engines.codec.spec.sample_rate),
+            voice=create.voice,
+            model=create.model,
+            language=create.language,
+            prepare=self._clone(create),
+            sampling=create.sampling,
+            max_frames=create.sampling.max_frames,
+            mode=create.mode,
+            chunking=create.chunking,
+            max_lead_ms=create.max_lead_ms,
+            continuity=create.continuity,
+            text_mode=create.text_mode,
+            scene=create.scene,
+            instructions=create.instructions,
+            pronunciations=runtime.pronunciations.resolve(
+                create.pronunciations or (),
+                current_caller().tenant,
+                [asdict(rule) for rule in create.pronunciation_rules or ()],
+            ),
+            timestamps=create.timestamps,
+            is_lenient=False,
+            may_be_silent=True,
+            only_symbols_silent=True,
         )
-        told = partial(self.render_error, request_id=request_id)
-        renderer = NativeRenderer(create, handle, self._framing, told)
+        renderer = NativeRenderer(create, self._framing, self.render_error)
         closed = partial(self._on_closed, context_id)
-        self._contexts[context_id] = self.socket.open_context(plan, handle, renderer, closed)
+        self._contexts[context_id] = self.socket.speak(options, renderer, closed)
         self._closed.pop(context_id, None)
-        return handle
+        return renderer.handle
 
     def _clone(self, create: ContextCreate) -> Prepare | None:
         """Return a function that makes the context's references, if any."""
-        clips, cloner = _clips(create), self.runtime.cloner
+        clips, cloner = _clips(create), self.runtime.voices.cloner
         if not clips:
             return None
         field = "reference" if create.references is None else "references"
@@ -388,13 +412,11 @@ class NativeDialect(Dialect):
     def _on_closed(self, context_id: str) -> None:
         del self._contexts[context_id]
         self._closed[context_id] = None
-        while len(self._closed) > _REMEMBERED_CLOSED:
-            self._closed.popitem(last=False)
 
 
 def native_router(runtime: Runtime) -> GuardedRouter:
     """Create the route ``WS /v1/tts/stream``."""
-    router = GuardedRouter(Rule(Scope.SPEAK, TABLE))
+    router = GuardedRouter(Rule(Scope.SPEAK, NATIVE_TABLE))
 
     @router.websocket("/v1/tts/stream")
     async def stream(websocket: WebSocket) -> None:
@@ -403,9 +425,9 @@ def native_router(runtime: Runtime) -> GuardedRouter:
         if offered and wire.SUBPROTOCOL not in offered:
             message = f"Offer the subprotocol {wire.SUBPROTOCOL}."
             error = RequestError(ErrorCode.UNSUPPORTED, message)
-            await websocket.send_denial_response(refusal(runtime, error, TABLE))
+            await websocket.send_denial_response(runtime.errors.refusal(error, NATIVE_TABLE))
             return
         subprotocol = wire.SUBPROTOCOL if offered else None
-        await serve_socket(websocket, runtime, NativeDialect, TABLE, subprotocol)
+        await serve_socket(websocket, runtime, NativeDialect, NATIVE_TABLE, subprotocol)
 
     return router

@@ -7,12 +7,10 @@ flush.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from fastapi import WebSocket
@@ -20,33 +18,39 @@ from pydantic import AliasChoices, ConfigDict, Field, StrictBool, StrictInt, Val
 from websockets.frames import CloseCode
 
 from service.access.rules import GuardedRouter, Rule
-from service.audio.containers import RestartingEncoder, tell_length
-from service.audio.encoder import AudioEncoder
-from service.audio.factory import make_stream_encoder
+from service.audio.containers import tell_length
+from service.audio.formats import AudioFormat
 from service.auth.keys import Scope
-from service.contexts.options import FlushEncoder, plan_speech, require_model, speech_request
-from service.contexts.speech_context import Audio, Message, Output, Revocable, SpeechContext
-from service.dialects.errors import ErrorTable, count_error, parse_json, peek, validation_error
-from service.dialects.openai.request import FORMATS, Name, SpeechOptions
+from service.contexts.options import (
+    FlushEncoder,
+    SpeechOptions,
+    check_options,
+    served_talker,
+)
+from service.contexts.socket_output import Message, Revocable
+from service.contexts.speech_context import Audio, Output
+from service.dialects.openai.request import FORMATS, Name, SpeechFields, at_most
+from service.engines.chunking import max_segment_chars
+from service.errors import ErrorTable, parse_json, peek, validation_error
 from service.runtime import Runtime
+from service.transport.turns import Turns
 from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
-from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
-from streaming.events import Done, Flushed
-from streaming.protocol import messages as wire
+from streaming.events import Done, Flushed, Warned
 from streaming.protocol.field_errors import invalid_field, unsupported
-from streaming.segmenter import Segmenter, SegmentSettings
+from streaming.protocol.messages import ChunkingOptions
+from text.markup.segments import MarkedSegmenter
+from text.segmenter import SegmentSettings
+from text.surrogates import replace_surrogates
 
 NAME = "vllm-omni"
 #: Fields of vLLM-Omni that are not supported here, and refused unless empty.
-_UNSERVED = (
-    "instructions", "x_vector_only_mode", "speaker_embedding", "word_timestamps", "extra_params",
-)  # fmt: skip
+_UNSERVED = ("speaker_embedding", "word_timestamps", "extra_params")
 #: Fields that its clients may send empty.
-_CLIP = ("ref_audio", "ref_text")
+_MAY_BE_EMPTY = ("ref_audio", "ref_text", "instructions")
 
 
-class SessionConfig(SpeechOptions):
+class SessionConfig(SpeechFields):
     """Options of the texts that follow. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
@@ -61,40 +65,55 @@ class SessionConfig(SpeechOptions):
     stream_audio: StrictBool = False
     split_granularity: Literal["none", "sentence"] = "none"
 
-    def encoder(self, runtime: Runtime) -> AudioEncoder:
-        """Create an encoder of raw samples, or of a file per sentence. Raises RequestError."""
-        codec_rate = runtime.codec.spec.sample_rate
-        name, rate = FORMATS[self.response_format], self.sample_rate
-        make = partial(make_stream_encoder, name, codec_rate, rate, speed=self.pace)
-        return make() if self.response_format == "pcm" else RestartingEncoder(make)
-
-    def prepare(self, runtime: Runtime) -> Prepare | None:
-        """Return a function that makes the clip's reference, if any. Raises RequestError."""
-        self.check_task_type()
-        return self.prepare_ref_audio(self.voice, runtime)
-
-    def create(self) -> wire.ContextCreate:
-        """Translate the options to a context. A token of vLLM-Omni's is a frame here."""
+    def options(self, runtime: Runtime) -> SpeechOptions:
+        """Translate the options. A token of vLLM-Omni's is a frame here. Raises RequestError."""
+        self.check_task_type(runtime)
+        if self.x_vector_only_mode and not served_talker(runtime).vector_size:
+            message = "This model makes no vectors of speakers."
+            raise unsupported("x_vector_only_mode", message)
+        is_raw = self.response_format == "pcm"
         first = self.initial_codec_chunk_frames or None
-        return wire.ContextCreate(
-            NAME,
+        return SpeechOptions(
+            format=AudioFormat(
+                FORMATS[self.response_format],
+                self.sample_rate,
+                speed=self.pace,
+                is_chained=not is_raw,  # a file per sentence
+            ),
             voice=self.voice,
-            language=None if self.language in (None, "Auto") else self.language,
-            audio=wire.AudioOptions(speed=self.pace),
-            sampling=self.sampling(self.max_new_tokens),
+            model=self.model,
+            language=self.language,
+            prepare=self.prepare_ref_audio(self.voice, runtime),
+            sampling=self.sampling,
+            max_frames=at_most(self.max_new_tokens),
             mode="chunked" if self.stream_audio else "whole",
-            chunking=wire.ChunkingOptions(first_chunk_frames=first and min(first, 4096)),
+            chunking=ChunkingOptions(first_chunk_frames=first and min(first, 4096)),
             scene=self.scene,
+            instructions=self.instructions,
+            pronunciations=self.rule_sets(runtime),
+            buffered=not self.stream_audio,
+            flush_encoder=FlushEncoder.EACH_FLUSH,
         )
 
 
-def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What a ``session.config`` sets for the texts that follow."""
+
+    config: SessionConfig
+    options: SpeechOptions
+    sample_rate: int
+    #: Sent when the audio of each sentence begins.
+    warning: str | None
+
+
+def parse_config(message: dict[str, Any], runtime: Runtime) -> _Session:
     """Parse a ``session.config`` and check that it can be served. Raises RequestError."""
     fields = {name: value for name, value in message.items() if name != "type"}
     for name in _UNSERVED:
         if fields.pop(name, None):
             raise unsupported(name, f"{name} is not served here.")
-    fields = {name: value for name, value in fields.items() if value or name not in _CLIP}
+    fields = {name: value for name, value in fields.items() if value or name not in _MAY_BE_EMPTY}
     if fields.get("split_granularity") == "clause":
         raise unsupported("split_granularity", "Text is split at sentences, or not at all.")
     try:
@@ -103,11 +122,12 @@ def parse_config(message: dict[str, Any], runtime: Runtime) -> SessionConfig:
         raise validation_error(error.errors(), SessionConfig.model_fields, rooted=False) from None
     if config.stream_audio and config.response_format != "pcm":
         raise unsupported("response_format", "stream_audio needs the response_format pcm.")
-    require_model(runtime, config.model)
-    config.encoder(runtime)
-    runtime.talker.check_options(speech_request(runtime, config.create(), NAME))
-    config.prepare(runtime)
-    return config
+    options, warning = config.options(runtime), None
+    check_options(runtime, options)
+    if config.ref_audio is not None and not config.x_vector_only_mode:
+        warning = runtime.voices.cloner.text_warning([config.ref_text])
+    rate = options.format.output_rate(runtime.engines.codec.spec.sample_rate)
+    return _Session(config, options, rate, warning)
 
 
 @dataclass(slots=True)
@@ -120,15 +140,14 @@ class _Sentence:
     flush: int
     index: int
     text: str
-    config: SessionConfig
-    sample_rate: int
-    #: Sent when its audio begins.
-    warning: str | None = None
+    session: _Session
     failure: TalkwireError | None = None
     started: bool = False
     sent_bytes: int = 0
     held: bytearray | None = field(default_factory=bytearray)
     held_samples: int = 0
+    #: Warnings of its text.
+    warnings: list[str] = field(default_factory=list)
 
     def message(self, kind: str, **fields: object) -> str:
         place = {"utterance_index": self.flush, "sentence_index": self.index}
@@ -139,10 +158,14 @@ class _Sentence:
         if self.started:
             return []
         self.started = True
-        format_, rate = self.config.response_format, self.sample_rate
-        told: dict[str, object] = {"format": format_, "sample_rate": rate, "channels": 1}
-        if self.warning is not None:
-            told["warning"] = self.warning
+        session = self.session
+        told: dict[str, object] = {
+            "format": session.config.response_format,
+            "sample_rate": session.sample_rate,
+            "channels": 1,
+        }
+        if warning := " ".join(filter(None, (session.warning, *self.warnings))):
+            told["warning"] = warning
         return [self.message("audio.start", sentence_text=self.text, **told)]
 
 
@@ -158,29 +181,29 @@ _MAX_UNITS, _MAX_FLUSHES = 4096, 4
 
 
 class _Speaker:
-    """See service.contexts.speech_context.Renderer. Speaks sentences in order, and renders their
-    messages.
+    """Speaks sentences in order, and renders their messages.
 
-    A context ends when all waiting text has been spoken. It takes at most ``max_text_chars``, like
-    a flush. A sentence that exceeds them, and all after it, wait for the next context, which begins
-    when this one has spoken its text. ``freed`` is called at the end of a context.
+    A turn takes at most ``max_text_chars``, like a flush. A sentence that exceeds them, and all
+    after it, wait for the next turn, which begins when this one has been spoken. ``freed`` is
+    called at the end of a turn.
     """
 
     def __init__(self, socket: Socket, freed: Callable[[], None]) -> None:
         self._socket, self._runtime, self._freed = socket, socket.runtime, freed
+        self._turns = Turns(socket, self._rendered, self._on_ended)
         #: Unfinished sentences, and between them the messages that end flushes. The first is a
         #: sentence.
         self._units: deque[_Sentence | str] = deque()
         #: Number of characters of these sentences.
         self._unit_chars = 0
-        #: Those of them that no context has yet.
+        #: Those of them that no turn has yet.
         self._waiting: deque[_Sentence] = deque()
-        self._context: SpeechContext | None = None
-        self._chars, self._is_full = 0, False
+        #: The sentence that a turn got last, to which warnings belong.
+        self._said: _Sentence | None = None
 
     @property
     def is_busy(self) -> bool:
-        return self._context is not None or bool(self._waiting)
+        return self._turns.context is not None or bool(self._waiting)
 
     @property
     def has_sentence(self) -> bool:
@@ -199,79 +222,47 @@ class _Speaker:
         self._units.append(sentence)
         self._unit_chars += len(sentence.text)
         self._waiting.append(sentence)
-        self._give()
+        self._speak_waiting()
 
     def end_flush(self, flush: int, sentences: int) -> None:
         """Send ``session.done`` once the flush has been spoken."""
         fields = {"utterance_index": flush, "total_sentences": sentences}
         self._units.append(json.dumps({"type": "session.done", **fields}))
-        self._say_settled()
+        self._send_settled()
 
     def close(self) -> None:
         self._waiting.clear()
 
-    def _give(self) -> None:
-        """Pass waiting sentences to the context, as far as there is room."""
-        most = self._runtime.settings.max_text_chars
+    def _speak_waiting(self) -> None:
+        """Pass waiting sentences to the turn, as far as there is room."""
+        max_chars = self._runtime.settings.max_text_chars
         while self._waiting:
-            context = self._context
-            if context is not None and self._chars + len(self._waiting[0].text) > most:
-                if not self._is_full:
-                    self._is_full = True
-                    context.end()
+            chars = self._turns.chars + len(self._waiting[0].text)
+            if self._turns.context is not None and chars > max_chars:
+                self._turns.finish()
                 return
-            self._hand_on(self._waiting.popleft())
+            sentence = self._said = self._waiting.popleft()
+            try:
+                self._turns.say(sentence.text, sentence.session.options)
+            except TalkwireError as error:
+                self._fail(sentence, error)
+                self._send_settled()
+            else:
+                self._turns.flush()
 
-    def _hand_on(self, sentence: _Sentence) -> None:
-        try:
-            context = self._context or self._begin(sentence.config)
-            context.append(sentence.text)
-        except TalkwireError as error:
-            self._fail(sentence, error)
-            self._say_settled()
-            return
-        self._chars += len(sentence.text)
-        context.flush("sentence")
-
-    def _begin(self, config: SessionConfig) -> SpeechContext:
-        runtime, handle = self._runtime, self._socket.new_handle()
-        plan = plan_speech(
-            runtime,
-            NAME,
-            f"{self._socket.session_id}-{handle}",
-            config.create(),
-            config.encoder(runtime),
-            prepare=config.prepare(runtime),
-            buffered=not config.stream_audio,
-            flush_encoder=FlushEncoder.EACH_FLUSH,
-        )
-        self._context = self._socket.open_context(plan, handle, self, self._on_closed)
-        self._chars, self._is_full = 0, False
-        return self._context
-
-    def _end(self, context: SpeechContext | None) -> None:
-        """End a context whose text has been spoken; the next text begins another."""
-        if context is not None and context is self._context and not self._units:
-            self._context = None
-            context.end()
-            self._freed()
-
-    def _on_closed(self) -> None:
-        context = self._context
-        if context is not None and context not in self._socket.contexts:  # not an earlier one
-            self._context = None
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._give()
+    def _on_ended(self) -> None:
+        self._speak_waiting()
         self._freed()
 
-    def render(self, output: Output) -> Sequence[Message]:
+    def _rendered(self, output: Output) -> Sequence[Message]:
         match output:
             case Audio(packets):
                 return [m for p in packets for m in self._audio(p.data, p.samples)]
             case Flushed():
                 return self._flushed()
+            case Warned(message=message) if self._said is not None:
+                self._said.warnings.append(message)
+                return []
             case Done(error=error) if error is not None:
                 return self._failed(error)
             case _:
@@ -284,7 +275,7 @@ class _Speaker:
 
     def _audio(self, data: bytes, samples: int) -> list[Message]:
         sentence = self._first()
-        if sentence.config.stream_audio:
+        if sentence.session.config.stream_audio:
             sentence.sent_bytes += len(data)
             return [*sentence.start(), Revocable(data, samples)]
         most = self._runtime.settings.max_outbox_bytes // 2
@@ -304,14 +295,16 @@ class _Speaker:
         else:
             messages += sentence.start()
             if sentence.held:
-                tell_length(sentence.config.response_format, sentence.held, sentence.held_samples)
+                tell_length(
+                    sentence.session.config.response_format, sentence.held, sentence.held_samples
+                )
                 sentence.sent_bytes += len(sentence.held)
                 messages.append(Revocable(bytes(sentence.held)))
             messages.append(self._over(failed=False))
         return messages + self._settled()
 
     def _fail(self, sentence: _Sentence, error: TalkwireError) -> None:
-        count_error(self._runtime, error, self._socket.session_id, NAME)
+        self._runtime.errors.count(error, self._socket.session_id, NAME)
         sentence.failure = error
 
     def _failed(self, error: TalkwireError) -> list[str]:
@@ -323,9 +316,7 @@ class _Speaker:
         return self._settled()
 
     def _settled(self) -> list[str]:
-        """Return messages that wait for no more audio: ends of flushes, and failed sentences. After
-        the last one, the context ends.
-        """
+        """Return messages that wait for no more audio: ends of flushes, and failed sentences."""
         messages: list[str] = []
         while self._units:
             first = self._units[0]
@@ -338,7 +329,6 @@ class _Speaker:
                 messages += [*first.start(), told, self._over(failed=True)]
             else:
                 return messages
-        asyncio.get_running_loop().call_soon(self._end, self._context)
         return messages
 
     def _over(self, *, failed: bool) -> str:
@@ -347,7 +337,7 @@ class _Speaker:
         self._unit_chars -= len(sentence.text)
         return sentence.message("audio.done", total_bytes=sentence.sent_bytes, error=failed)
 
-    def _say_settled(self) -> None:
+    def _send_settled(self) -> None:
         for message in self._settled():
             self._socket.send(message)
 
@@ -362,7 +352,7 @@ class _StreamDialect(Dialect):
 
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
-        self._config: SessionConfig | None = None
+        self._session: _Session | None = None
         self._speaker = _Speaker(socket, self._go_on)
         self._flush_index = self._sentences = self._chars = 0
         self._segmenter = self._new_segmenter()
@@ -376,21 +366,15 @@ class _StreamDialect(Dialect):
         try:
             self._dispatch(text)
         except TalkwireError as error:
-            if self._config is None:
+            if self._session is None:
                 self.give_up(error, CloseCode.POLICY_VIOLATION)
             self.tell(error)
-
-    def on_tick(self, now: float) -> None:
-        is_idle = self.socket.idle_s(now) > self.runtime.settings.session_idle_s
-        if is_idle and not self._speaker.is_busy:
-            error = CapacityError(ErrorCode.IDLE_TIMEOUT, "No message came.")
-            self.give_up(error, CloseCode.GOING_AWAY)
 
     def is_settled(self, now: float) -> bool:
         return not (self._speaker.has_sentence or self._chars)
 
     def render_error(self, error: TalkwireError) -> str:
-        count_error(self.runtime, error, self.socket.session_id, NAME)
+        self.runtime.errors.count(error, self.socket.session_id, NAME)
         return json.dumps(error_fields(error))
 
     def close(self) -> None:
@@ -406,8 +390,8 @@ class _StreamDialect(Dialect):
             if self._speaker.is_busy:
                 self._hold(text)
             else:
-                self._config = parse_config(message, self.runtime)
-        elif self._config is None:
+                self._session = parse_config(message, self.runtime)
+        elif self._session is None:
             raise _invalid("The first message is a session.config.", "type")
         elif kind == "input.text":
             self._speaker.require_room()
@@ -438,8 +422,8 @@ class _StreamDialect(Dialect):
             message = f"A flush takes {limit} characters at most; this text was not added."
             raise RequestError(ErrorCode.TEXT_TOO_LONG, message, param="text")
         self._chars += len(text)
-        assert self._config is not None
-        if self._config.split_granularity == "none":
+        assert self._session is not None
+        if self._session.config.split_granularity == "none":
             self._text += text
             return
         for sentence in self._segmenter.push(text):
@@ -455,17 +439,16 @@ class _StreamDialect(Dialect):
         self._segmenter = self._new_segmenter()
 
     def _speak(self, text: str) -> None:
-        config = self._config
-        assert config is not None
-        rate, warning = config.encoder(self.runtime).sample_rate, None
-        if config.ref_audio is not None:
-            warning = self.runtime.cloner.text_warning([config.ref_text])
-        sentence = _Sentence(self._flush_index, self._sentences, text, config, rate, warning)
+        assert self._session is not None
+        text = replace_surrogates(text)  # the client gets it back
+        sentence = _Sentence(self._flush_index, self._sentences, text, self._session)
         self._sentences += 1
         self._speaker.speak(sentence)
 
-    def _new_segmenter(self) -> Segmenter:
-        return Segmenter(SegmentSettings(max_chars=self.runtime.segment_chars))
+    def _new_segmenter(self) -> MarkedSegmenter:
+        talker = self.runtime.engines.talker
+        chars = max_segment_chars(self.runtime.settings, talker)
+        return MarkedSegmenter(talker.spec.rendering.reader(), SegmentSettings(chars))
 
     def _go_on(self) -> None:
         """Handle the held messages, up to the next one that must wait."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Request
+from fastapi import Request, Response
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -16,18 +17,16 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import PydanticCustomError
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
-from service.access.hosts import require_own_page
 from service.access.rules import GuardedRouter, Rule, declare
-from service.auth.caller import current_caller
+from service.auth.caller import NOBODY, current_caller
 from service.auth.keys import Scope
-from service.dialects.errors import parse_message, validation_error
 from service.dialects.openai.errors import RESOURCE_TABLE, ErrorBody
-from service.dialects.voice_aliases import list_voices
+from service.dialects.voice_lists import ListedVoice, VoiceListBody, list_voices
+from service.errors import parse_message, validation_error
+from service.hosts import require_own_page
 from service.runtime import Runtime
-from service.transport.http_routes import ClipRoute, documented, is_form
+from service.transport.http_routes import ClipRoute, documented, is_form, read_form
 from service.voices.clip_reader import decode_base64
 from service.voices.cloning import NewVoice
 from service.voices.store import Consent, Voice
@@ -79,8 +78,8 @@ class VoiceBody(BaseModel):
     )
     type: Literal["audio_sample"] = "audio_sample"
     audio_sample: str = Field(
-        description="The clip: WAV, FLAC, MP3 or Ogg, 1 to 30 s, at most 10 MiB; in base64, bare "
-        "or as a `data:` address."
+        description="The clip: WAV, FLAC, MP3, M4A, Ogg, WebM and others, 1 to 30 s, "
+        "at most 10 MiB; in base64, bare or as a `data:` address."
     )
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in the clip, word for word. The voice is better with it."
@@ -107,35 +106,35 @@ async def read_new_voice(request: Request, max_clip_bytes: int) -> NewVoice:
         raise RequestError(ErrorCode.CONSENT_REQUIRED, message, param="consent")
     if clip is None:
         clip = decode_base64(body.audio_sample, max_clip_bytes, "audio_sample")
-    at = body.consent.at or datetime.now(UTC).isoformat(timespec="seconds")
-    consent = Consent(body.consent.by, body.consent.statement, at)
+    return _voice(body, body.consent, clip)
+
+
+def new_voice(form: Mapping[str, Any], clip: bytes) -> NewVoice:
+    """Return the voice of a form's fields, which have the consent, and of its file. Raises
+    RequestError.
+    """
+    fields = {name: value for name, value in form.items() if name not in _CONSENT}
+    consent = {_CONSENT[name]: value for name, value in form.items() if name in _CONSENT}
+    body = _checked({"audio_sample": "", **fields, "consent": consent})
+    assert body.consent is not None
+    return _voice(body, body.consent, clip)
+
+
+def _voice(body: VoiceBody, given: ConsentBody, clip: bytes) -> NewVoice:
+    at = given.at or datetime.now(UTC).isoformat(timespec="seconds")
+    consent = Consent(given.by, given.statement, at)
     text = (body.ref_text or "").strip() or None
     return NewVoice(body.name, clip, consent, text, body.language or None, body.description or None)
 
 
 async def _read_form(request: Request) -> tuple[dict[str, Any], bytes | None]:
-    """Parse a form into fields as in JSON, and its file. Nothing is written to the disk."""
-    body = await request.body()
-    parser = MultiPartParser(
-        request.headers, request.stream(), max_files=1, max_fields=16, max_part_size=64 * 1024
-    )
-    parser.spool_max_size = len(body) + 1
-    try:
-        return await _form_fields(await parser.parse())
-    except (MultiPartException, KeyError, ValueError) as error:
-        raise RequestError(ErrorCode.INVALID_MESSAGE, "The form cannot be read.") from error
-    finally:  # the parser does not close files of incomplete parts
-        for file in parser._files_to_close_on_error:
-            file.close()
-
-
-async def _form_fields(form: FormData) -> tuple[dict[str, Any], bytes | None]:
+    """Parse a form into fields as in JSON, and its file."""
     fields: dict[str, Any] = {}
     consent: dict[str, str] = {}
     clip: bytes | None = None
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            clip = await value.read()
+    for name, value in await read_form(request):
+        if isinstance(value, bytes):
+            clip = value
             if name != "audio_sample":
                 raise unknown_field(name, sorted((*VoiceBody.model_fields, *_CONSENT)))
         elif name in _CONSENT:
@@ -231,17 +230,25 @@ class DeletedVoice(BaseModel):
     deleted: Literal[True] = True
 
 
+async def delete_voice(request: Request, runtime: Runtime, key: str) -> Voice:
+    """Delete an added voice by its id or name. Raises RequestError."""
+    require_own_page(request, runtime.settings.allowed_origins)
+    caller = current_caller()
+    is_admin = Scope.ADMIN in caller.scopes
+    return await runtime.voices.library.remove(key, caller.tenant, may_remove_public=is_admin)
+
+
 def voices_router(runtime: Runtime) -> GuardedRouter:
     """Create the routes of voices."""
     rule, errors = Rule(Scope.SPEAK, RESOURCE_TABLE), documented(ErrorBody)
     router = GuardedRouter(rule, route_class=ClipRoute, responses=errors, tags=["voices"])
     changes = declare(Rule(Scope.VOICES_WRITE, RESOURCE_TABLE))
-    path, library = "/v1/audio/voices", runtime.library
+    path, library = "/v1/audio/voices", runtime.voices.library
 
     def info(voice: Voice) -> VoiceInfo:
         consent = voice.consent
         # no warnings about a checkpoint's own voices
-        warning = None if consent is None else runtime.cloner.voice_warning(voice.text)
+        warning = None if consent is None else runtime.voices.cloner.voice_warning(voice.text)
         return VoiceInfo(
             id=voice.id,
             name=voice.name,
@@ -252,31 +259,45 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
             text=voice.text,
             text_source=voice.text_source,
             warning=warning,
-            duration_s=round(voice.codes.shape[1] * runtime.codec.spec.frame_s, 2),
+            duration_s=round(voice.codes.shape[1] * runtime.engines.codec.spec.frame_s, 2),
             created_at=voice.created_at,
             consent=None if consent is None else ConsentInfo(**asdict(consent)),
         )
 
-    @router.get(path)
-    async def voices() -> VoiceList:
-        """List the available voices."""
-        data = [info(voice) for voice in library.voices(current_caller().tenant)]
-        names = [VoiceName(id=one.id, name=one.name) for one in list_voices(runtime)]
-        bare, lasting = list(runtime.voices), library.is_lasting
-        return VoiceList(voices=names, voice_names=bare, data=data, lasting=lasting)
+    def take() -> tuple[list[Voice], list[ListedVoice]]:
+        caller = current_caller()
+        described = [] if caller is NOBODY else library.voices(caller.tenant)
+        return described, list_voices(runtime.voices)
+
+    def shape(taken: tuple[list[Voice], list[ListedVoice]]) -> VoiceList:
+        described, every = taken
+        return VoiceList(
+            voices=[VoiceName(id=one.id, name=one.name) for one in every],
+            voice_names=[one.name for one in every],
+            data=[info(voice) for voice in described],
+            lasting=library.is_lasting,
+        )
+
+    body = VoiceListBody(runtime.voices, take, shape)
+
+    @router.get(path, response_model=VoiceList)
+    @declare(replace(rule, lists=True))
+    async def voices() -> Response:
+        """List the available voices, for clients without a key only their names."""
+        return await body.response()
 
     @router.post(path, status_code=201, openapi_extra=openapi_body())
     @changes
     async def add(request: Request) -> VoiceInfo:
         """Make and store a voice from a clip. It can be used as soon as the response arrives."""
         require_own_page(request, runtime.settings.allowed_origins)
-        runtime.require_ready()
-        cloner = runtime.cloner
+        runtime.lifecycle.require_ready()
+        cloner = runtime.voices.cloner
         cloner.require_able("audio_sample")
         new = await read_new_voice(request, cloner.max_clip_bytes)
         caller = current_caller()
         most = runtime.accounts.limits(caller).max_voices
-        with runtime.connection():  # for which a drain waits
+        with runtime.lifecycle.connection():  # for which a drain waits
             return info(await cloner.add(replace(new, tenant=caller.tenant, max_voices=most)))
 
     @router.get(path + "/{id}")
@@ -288,10 +309,7 @@ def voices_router(runtime: Runtime) -> GuardedRouter:
     @changes
     async def delete(id: str, request: Request) -> DeletedVoice:
         """Delete an added voice permanently, with its file, codes and name."""
-        require_own_page(request, runtime.settings.allowed_origins)
-        caller = current_caller()
-        is_admin = Scope.ADMIN in caller.scopes
-        deleted = await library.remove(id, caller.tenant, may_remove_public=is_admin)
+        deleted = await delete_voice(request, runtime, id)
         return DeletedVoice(id=deleted.id)
 
     return router

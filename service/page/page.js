@@ -1,28 +1,36 @@
 // The page: wires its elements to the connection, the player and the speech.
 
 import { CloneForm } from "./clone.js";
-import { Link, keepApiKey } from "./link.js";
+import { Link, apiKey, keepApiKey } from "./link.js";
 import { Player } from "./player.js";
 import { Speech } from "./speech.js";
 import { View } from "./view.js";
 
 const view = new View(document);
 const player = new Player();
-const socketUrl = new URL("/v1/tts/stream", location.href);
-socketUrl.protocol = socketUrl.protocol.replace("http", "ws");
-const link = new Link(socketUrl.href, (state, error) => {
+const link = new Link(location.origin, (state, error) => {
   view.showLink(state, error, link);
-  if (state === "open") view.showSession(link.client.session);
+  if (state !== "open") return;
+  view.showSession(link.client.session);
+  describeVoices();
 });
 let speech = null;
 let presses = 0; // of Speak and Stop: each undoes what came of those before it
 
+/** The names alone are in the greeting. Without an answer they must do. */
+async function describeVoices() {
+  const headers = apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {};
+  const answer = await fetch("/v1/audio/voices", { headers }).catch(() => null);
+  const told = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (told) view.describeVoices(told.data);
+}
+
 async function speak(clickedMs) {
   const text = view.text;
+  view.clearError();
   if (!text.trim()) return view.showStatus("Write something first.");
   const press = ++presses;
   speech?.stop(clickedMs);
-  view.clearError();
   let made = null;
   try {
     const client = await link.use();
@@ -53,6 +61,7 @@ function handlers(mine) {
     chunk: mineOnly((samples) => view.addSamples(samples)),
     fed: mineOnly((text) => view.showFed(text)),
     error: mineOnly((error) => view.showSpeechError(error)),
+    warning: mineOnly((message) => view.addWarning(message)),
     ended: mineOnly((outcome) => view.end(speech, outcome)),
   };
 }

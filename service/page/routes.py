@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 import service
 from service.access.rules import Access, GuardedRouter, Rule, declare
-from service.dialects.native import TABLE
+from service.errors import NATIVE_TABLE
 from service.runtime import Runtime
 
 _HTML, _JS = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
@@ -64,7 +64,7 @@ _HEADERS = {
 
 def page_router(runtime: Runtime) -> GuardedRouter:
     """Create the routes of ``/`` and its files. Raises FileNotFoundError if one is missing."""
-    rule = Rule(Access.OPEN, TABLE)
+    rule = Rule(Access.OPEN, NATIVE_TABLE)
     router = GuardedRouter(rule)
     for path, source in PAGES.items():
         answer = declare(rule)(_answer(*source))
@@ -77,7 +77,11 @@ def _answer(folder: str, name: str, media_type: str) -> Callable[[Request], Awai
     etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
     headers = {**_HEADERS, "etag": etag, "content-type": media_type}
 
+    is_root = name == "page/index.html"
+
     async def answer(request: Request) -> Response:
+        if is_root and "cartesia-version" in request.headers:  # its client's ``get_status``
+            return JSONResponse({"ok": True, "version": service.__version__})
         asked = request.headers.get("if-none-match", "").split(",")
         has_it = etag in (tag.strip().removeprefix("W/") for tag in asked)
         return Response(None, 304, headers) if has_it else Response(body, 200, headers)

@@ -7,7 +7,7 @@ const ALL = "all"; // the id of the one flush
 
 /**
  * Speaks `text` as told by `on`: `changed()` when there is something new to show, `chunk(samples)`,
- * `fed(text)`, `error(error)`, and `ended(outcome)` with "complete", "stopped" or "failed".
+ * `fed(text)`, `error(error)`, `warning(message)`, and `ended(outcome)` with "complete", "stopped" or "failed".
  *
  * The context stays open until its last sample was heard, so that a stop can tell at any moment
  * what was heard: the text is flushed, and ended only when the player has drained.
@@ -94,6 +94,7 @@ export class Speech {
       voice,
       onAudio: (chunk) => this.#onChunk(chunk),
       onError: (error) => this.arrived || this.on.error(error),
+      onWarning: (warning) => this.on.warning(warning.message),
     });
     this.context = context;
     if (this.stopped) await context.cancel(0);

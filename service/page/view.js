@@ -114,8 +114,18 @@ export class View {
     select.disabled = false;
     if (session.model === "embedded") {
       this.at("about").textContent =
-        "The embedded voice is a small study model: it shows the whole path at work, not how " +
-        "good the service can sound.";
+        "The embedded voice reads English. It is a small model that runs on any processor; the " +
+        "README lists larger ones and their languages.";
+    }
+  }
+
+  /** Adds what the server says of its voices; `voices` are those of `GET /v1/audio/voices`. */
+  describeVoices(voices) {
+    const told = Object.fromEntries(voices.map((voice) => [voice.name, voice.description]));
+    told.default ??= voices.find((voice) => voice.default)?.name;
+    for (const option of this.at("voice").options) {
+      const name = option.value;
+      if (told[name]) option.textContent = `${name}: ${told[name]}`;
     }
   }
 
@@ -149,7 +159,9 @@ export class View {
     this.waveform.clear(speech.record.sampleRate);
     this.at("heard").hidden = false;
     this.at("heard-note").hidden = true;
-    this.#showHeard("", "", "");
+    this.at("warnings").replaceChildren();
+    this.at("warnings").hidden = true;
+    this.#showHeard(false, "", "");
     this.#showSpeaking(true);
     this.showStatus("Waiting for the first sound…");
     this.showFigures(speech);
@@ -159,9 +171,15 @@ export class View {
     this.waveform.add(samples);
   }
 
+  /** What of the text is not spoken as it is written. */
+  addWarning(message) {
+    this.at("warnings").append(`${message} `);
+    this.at("warnings").hidden = false;
+  }
+
   /** What has been given to the server so far. */
   showFed(text) {
-    this.#showHeard("", text, "");
+    this.#showHeard(false, text, "");
   }
 
   end(speech, outcome) {
@@ -170,7 +188,7 @@ export class View {
     if (outcome === "stopped") {
       const spoken = cancelled?.text_spoken ?? "";
       const unsent = text.slice(fed.length);
-      this.#showHeard("Heard: ", spoken, (cancelled?.text_remaining ?? "") + unsent);
+      this.#showHeard(true, spoken, (cancelled?.text_remaining ?? "") + unsent);
       this.at("heard-note").hidden = false;
     }
     const heard = cancelled ? ` ${seconds(cancelled.played_ms)} were heard.` : "";
@@ -179,8 +197,10 @@ export class View {
     this.draw(speech);
   }
 
-  #showHeard(label, spoken, remaining) {
-    this.at("heard-label").textContent = label;
+  #showHeard(isCut, spoken, remaining) {
+    this.at("heard").classList.toggle("cut", isCut);
+    this.at("heard-label").textContent = isCut ? "Heard: " : "";
+    this.at("unheard-label").textContent = isCut ? " Not heard: " : "";
     this.at("spoken").textContent = spoken;
     this.at("remaining").textContent = remaining;
   }

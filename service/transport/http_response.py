@@ -6,24 +6,35 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from fastapi import Response
+from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Lease
 from service.auth.caller import current_caller
-from service.contexts.options import FlushEncoder, SpeechPlan
+from service.contexts.options import (
+    FlushEncoder,
+    Line,
+    SpeechOptions,
+    SpeechPlan,
+    plan_speech,
+)
 from service.contexts.speech_context import Audio, Output, SpeechContext, Words
-from service.dialects.errors import ErrorTable, count_error, refusal, slow_consumer
+from service.errors import ErrorTable, slow_consumer
 from service.runtime import Runtime
+from service.transport.connection_limits import PATIENCE
 from service.transport.http_routes import ignored_header
-from service.transport.uvicorn_protocols import PATIENCE
 from streaming.errors import CapacityError, TalkwireError
-from streaming.events import Done
+from streaming.events import Done, Warned
 from streaming.word_timing import WordTiming
 
 #: Audio that may wait for the writer before decoding pauses.
 _BUFFER_S = 2.0
+#: The header with warnings for people.
+_WARNING = "x-talkwire-warning"
+#: Maximum length of its text.
+_MAX_WARNING_CHARS = 1000
 #: Bytes per write, a multiple of every sample size and of base64's groups.
 _PIECE_BYTES = 24 * 1024
 #: Bytes of a long body that are passed on at a time; the next ones wait until these are taken.
@@ -59,7 +70,7 @@ class OutputQueue:
         return output
 
     async def room(self, given_samples: int) -> int | None:
-        """Wait while the writer is too far behind the context's ``given_samples``; see Room."""
+        """See OutputSink. Waits while the writer is too far behind."""
         if given_samples - self._taken_samples < self._limit:
             return None
         while given_samples - self._taken_samples >= self._limit:
@@ -90,37 +101,93 @@ class BodyRenderer:
         return None
 
 
+def plan_response(
+    runtime: Runtime, protocol: str, request_id: str, options: SpeechOptions
+) -> SpeechPlan:
+    """Return the plan of a context whose audio is one file. Raises RequestError, CapacityError."""
+    runtime.lifecycle.require_ready()
+    options = replace(
+        options,
+        max_lead_ms=runtime.settings.max_lead_ms,
+        flush_encoder=FlushEncoder.AT_END,
+        is_lenient=False,
+    )
+    return plan_speech(runtime, protocol, request_id, options)
+
+
+def speak_over_http(
+    request: Request,
+    options: SpeechOptions,
+    text: str | Sequence[Line],
+    errors: ErrorTable,
+    renderer: BodyRenderer | None = None,
+    ignored: Iterable[str] = (),
+) -> HttpSpeech:
+    """Return the response with the speech of ``text``. Raises RequestError, CapacityError.
+
+    Args:
+        request: The request, on a SpeechRoute.
+        options: What the client wants.
+        text: All that is spoken, or the lines of several voices.
+        errors: The dialect's errors.
+        renderer: Renders the body; by default it is the encoded audio.
+        ignored: The request's fields without effect, which a header names.
+    """
+    runtime: Runtime = request.app.state.runtime
+    plan = plan_response(runtime, errors.dialect, request.state.request_id, options)
+    renderer = renderer or BodyRenderer(options.format.media_type)
+    lines = [Line(text)] if isinstance(text, str) else text
+    return HttpSpeech(runtime, plan, lines, errors, renderer, ignored)
+
+
 def open_response(
     runtime: Runtime, tasks: asyncio.TaskGroup, plan: SpeechPlan, lease: Lease
 ) -> tuple[SpeechContext, OutputQueue]:
     """Open a context whose audio is one file, with a queue of its outputs that limits decoding."""
-    plan = replace(plan, flush_encoder=FlushEncoder.AT_END, is_lenient=False)
-    outputs = OutputQueue(int(_BUFFER_S * runtime.codec.spec.sample_rate))
-    context = SpeechContext(
-        runtime, tasks, plan, lease, outputs, room=lambda: outputs.room(context.given_samples)
-    )
-    return context, outputs
+    outputs = OutputQueue(int(_BUFFER_S * runtime.engines.codec.spec.sample_rate))
+    return SpeechContext(runtime, tasks, plan, lease, outputs), outputs
+
+
+class Spoken(NamedTuple):
+    """The end of a context, its words with their times if the plan has word timings, and warnings
+    of what of the text has no effect.
+    """
+
+    done: Done
+    words: Sequence[WordTiming]
+    warnings: Sequence[str]
 
 
 async def speak_whole(
     context: SpeechContext, outputs: OutputQueue, text: str, on_audio: Callable[[Audio], None]
-) -> Done:
+) -> Spoken:
     """Speak all of ``text``. Raises TalkwireError, also if only a part was spoken."""
+    words: list[WordTiming] = []
+    warnings: list[str] = []
     try:
         context.append(text)
         context.end()
         while not isinstance(output := await outputs.get(), Done):
+            words += heard_words(output)
             if isinstance(output, Audio):
                 on_audio(output)
+            elif isinstance(output, Warned):
+                warnings.append(output.message)
     finally:
         context.close()
     if output.error is not None:
         raise output.error
-    return output
+    return Spoken(output, words, warnings)
+
+
+def heard_words(output: Output) -> Sequence[WordTiming]:
+    """The words of an output, with their times in the decoded audio."""
+    words = output.words if isinstance(output, Audio) else output
+    return words.heard() if isinstance(words, Words) else ()
 
 
 class HttpSpeech(Response):
-    """A response with the speech of ``text``.
+    """A response with the speech of ``lines``.
 
     Nothing is sent before the first audio, so earlier errors have a status of their own. A later
     error without a message in the dialect leaves the body incomplete, which HTTP/1.1 clients
@@ -131,12 +198,12 @@ class HttpSpeech(Response):
         self,
         runtime: Runtime,
         plan: SpeechPlan,
-        text: str,
+        lines: Sequence[Line],
         errors: ErrorTable,
         renderer: BodyRenderer,
         ignored: Iterable[str] = (),
     ) -> None:
-        self._runtime, self._plan, self._text = runtime, plan, text
+        self._runtime, self._plan, self._lines = runtime, plan, lines
         self._errors, self._renderer = errors, renderer
         self.status_code, self.media_type, self.background = 200, renderer.media_type, None
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -146,17 +213,19 @@ class HttpSpeech(Response):
         """Speak until the end, or until the client disconnects."""
         refused: TalkwireError | None = None
         try:
-            self._runtime.require_text(self._text)
-            lease = self._runtime.admission.acquire(current_caller(), self._plan.session.speed)
+            caller = current_caller()
+            characters = sum(len(line.text) for line in self._lines)
+            self._runtime.accounts.require_text(caller, characters, time.monotonic())
+            lease = self._runtime.admission.acquire(caller, self._plan.options.format.speed)
         except CapacityError as full:
             refused = full
         else:
-            with self._runtime.connection():
+            with self._runtime.lifecycle.connection():
                 async with asyncio.TaskGroup() as tasks:
                     refused = await self._speak(lease, tasks, receive, send)
         if refused is not None:
             request_id = self._plan.request.request_id
-            answer = refusal(self._runtime, refused, self._errors, request_id)
+            answer = self._runtime.errors.refusal(refused, self._errors, request_id)
             await answer(scope, receive, send)
 
     async def _speak(
@@ -167,7 +236,10 @@ class HttpSpeech(Response):
         working: list[asyncio.Task[None]] = []
         body = ResponseBody(self, send, self._runtime, context.unplayed_s)
         try:
-            context.append(self._text)
+            for line in self._lines:
+                if line.voice is not None:
+                    context.change_voice(line.voice)
+                context.append(line.text)
             context.end()
             working = [
                 tasks.create_task(self._write(outputs, body)),
@@ -182,12 +254,20 @@ class HttpSpeech(Response):
                 task.cancel()
         return body.refused
 
+    def _warn(self, message: str) -> None:
+        """Add a warning to the headers."""
+        earlier = self.headers.get(_WARNING)
+        text = message if earlier is None else f"{earlier} {message}"
+        if len(text) <= _MAX_WARNING_CHARS:
+            self.headers[_WARNING] = text.encode("ascii", "replace").decode()
+
     async def _write(self, outputs: OutputQueue, body: ResponseBody) -> None:
         try:
             while not isinstance(output := await outputs.get(), Done):
-                words = output.words if isinstance(output, Audio) else output
-                if isinstance(words, Words) and words.timings:
-                    self._renderer.words(words.heard())
+                if words := heard_words(output):
+                    self._renderer.words(words)
+                if isinstance(output, Warned) and not body.started:
+                    self._warn(output.message)
                 if isinstance(output, Audio):
                     data = output.data
                     for at in range(0, len(data), _PIECE_BYTES):
@@ -201,7 +281,7 @@ class HttpSpeech(Response):
                 body.refused = error
                 return
             request_id = self._plan.request.request_id
-            count_error(self._runtime, error, request_id, self._errors.dialect)
+            self._runtime.errors.count(error, request_id, self._errors.dialect)
             told = self._renderer.broken(error)
             if told is not None and not body.stuck:
                 await body.put(told, last=True)
@@ -239,20 +319,23 @@ class ResponseBody:
 
     async def _put(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._patience_s()):
+            unplayed_s = self._unplayed_s(time.monotonic())
+            async with asyncio.timeout(send_patience_s(self._runtime, unplayed_s)):
                 await self._send(message)
         except TimeoutError:
             self.stuck = True
             raise slow_consumer() from None
 
-    def _patience_s(self) -> float:
-        """Return the seconds in which the client has to take something."""
-        settings = self._runtime.settings
-        slow_s = settings.slow_consumer_s
-        if self._runtime.is_draining:
-            return slow_s
-        unplayed_s = self._unplayed_s(time.monotonic())
-        return slow_s + min(unplayed_s, (PATIENCE - 1) * slow_s, settings.drain_s)
+
+def send_patience_s(runtime: Runtime, unplayed_s: float) -> float:
+    """Return the seconds in which a client has to take something. Until a drain it has more time
+    while it has ``unplayed_s`` seconds of audio to play.
+    """
+    settings = runtime.settings
+    slow_s = settings.slow_consumer_s
+    if runtime.lifecycle.is_draining:
+        return slow_s
+    return slow_s + min(unplayed_s, (PATIENCE - 1) * slow_s, settings.drain_s)
 
 
 async def until_gone(receive: Receive) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,13 +14,15 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from service.access.rules import rule_of
 from service.admission import Admission, Lease
 from service.auth.caller import current_caller
-from service.dialects.errors import refusal, validation_error
+from service.errors import HttpError, validation_error
 from service.runtime import Runtime
 from service.voices.clip_reader import ClipLimits
 from streaming.errors import (
@@ -31,10 +32,12 @@ from streaming.errors import (
     TalkwireError,
     internal_error,
 )
+from text.pronunciation.rules import MAX_RULES
+from text.surrogates import shield_surrogates
 
 #: JSON may encode a character as two escapes of six bytes.
 _BYTES_PER_CHARACTER = 12
-_BAD_REQUEST = 400
+_BAD_REQUEST, _UNSUPPORTED_MEDIA_TYPE = 400, 415
 #: Base64 encodes three bytes as four.
 _BASE64 = 4
 _HEADER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -49,6 +52,8 @@ _MOST_TOKENS, _ITEM_TOKENS = 4096, 96
 #: A string, a comma or the end, and all before it. It always matches, so a scan is linear.
 _TOKEN = re.compile(rb'[^",]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?|,|\Z)', re.DOTALL)
 _JSON = re.compile(rb"\s*+[\[{]")
+#: Media types of MessagePack.
+MSGPACK = frozenset(("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"))
 
 
 class _BoundedRequest(Request):
@@ -63,34 +68,44 @@ class _BoundedRequest(Request):
     upload: Lease | None = None
 
     @property
-    def _is_small(self) -> bool:
-        if "transfer-encoding" in self.headers:
-            return False
+    def _length(self) -> int | None:
+        """The announced length, if there is one."""
         length = self.headers.get("content-length", "0")
-        return length.isdecimal() and int(length) <= _SMALL_BYTES
+        return None if "transfer-encoding" in self.headers else int(length)
+
+    @property
+    def _most_bytes(self) -> int:
+        return max(self.max_bytes, self.max_clip_bytes)
+
+    def _too_long(self) -> RequestError:
+        message = f"A request takes {self._most_bytes} bytes at most."
+        return RequestError(ErrorCode.TEXT_TOO_LONG, message)
 
     async def body(self) -> bytes:
         """Read the body. Raises RequestError (``text_too_long``) if it is longer, CapacityError."""
-        if self.refused is not None and self._is_small:
+        length = self._length
+        if length is not None and self.refused is not None and length <= _SMALL_BYTES:
             raise self.refused
+        if length is not None and length > self._most_bytes:
+            raise self._too_long()
         if not hasattr(self, "_body"):
             try:
                 async with asyncio.timeout(_BODY_S) as deadline:
-                    self._body = await self._read(deadline)
+                    body = await self._read(deadline)
+                    self._body = body if _is_binary(self) else shield_surrogates(body)
             except TimeoutError:
                 message = "The request took too long to come."
                 raise CapacityError(ErrorCode.IDLE_TIMEOUT, message) from None
         return self._body
 
     async def _read(self, deadline: asyncio.Timeout) -> bytes:
-        data, most = bytearray(), max(self.max_bytes, self.max_clip_bytes)
+        data = bytearray()
         came, full = 0, self.refused
         began = asyncio.get_running_loop().time()
         async for chunk in self.stream():
             came += len(chunk)
-            if came > most:
-                message = f"A request takes {most} bytes at most."
-                raise RequestError(ErrorCode.TEXT_TOO_LONG, message)
+            if came > self._most_bytes:
+                raise self._too_long()
             if came > self.max_bytes:
                 try:
                     if full is None and self.upload is None:
@@ -109,8 +124,43 @@ class _BoundedRequest(Request):
 
 def is_form(request: Request) -> bool:
     """Whether the body is a form, not JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "multipart/form-data"
+    return media_type_of(request) == "multipart/form-data"
+
+
+def media_type_of(request: Request) -> str:
+    """Return the media type of the body, without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_binary(request: Request) -> bool:
+    """Whether the body is a form or MessagePack, which may hold any bytes."""
+    return is_form(request) or media_type_of(request) in MSGPACK
+
+
+async def read_form(request: Request, max_files: int = 1) -> list[tuple[str, str | bytes]]:
+    """Parse a form into its fields and at most ``max_files`` files, by name. Nothing is written to
+    the disk. Raises RequestError (``invalid_message``).
+    """
+    body = await request.body()
+    parser = MultiPartParser(
+        request.headers,
+        request.stream(),
+        max_files=max_files,
+        max_fields=16,
+        max_part_size=64 * 1024,
+    )
+    parser.spool_max_size = len(body) + 1
+    try:
+        form = await parser.parse()
+        return [
+            (name, await value.read() if isinstance(value, UploadFile) else value)
+            for name, value in form.multi_items()
+        ]
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise RequestError(ErrorCode.INVALID_MESSAGE, "The form cannot be read.") from error
+    finally:  # the parser does not close files of incomplete parts
+        for file in parser._files_to_close_on_error:
+            file.close()
 
 
 def has_too_many_values(data: bytes, most: int) -> bool:
@@ -148,6 +198,8 @@ class SpeechRoute(APIRoute):
     """
 
     takes_clips = False
+    #: Strings and commas of a body beyond those of any.
+    more_tokens = 0
 
     def _error(self, wrong: Exception) -> TalkwireError:
         """Convert an exception of the handler; one that is not expected is a bug."""
@@ -188,26 +240,25 @@ class SpeechRoute(APIRoute):
             request_id = request.state.request_id = uuid.uuid4().hex
             if rule.speaks:
                 try:
-                    runtime.require_ready()
+                    runtime.lifecycle.require_ready()
                     runtime.admission.require(current_caller())
                 except CapacityError as full:
                     request.refused = full
             most_tokens = _MOST_TOKENS + _ITEM_TOKENS * settings.max_batch_items
-            errors = rule.errors
+            most_tokens += self.more_tokens
             try:
                 body = await request.body()
                 if request.headers.get("content-encoding", "identity").lower() != "identity":
-                    errors = replace(errors, statuses={ErrorCode.UNSUPPORTED: 415})
                     message = "The body must not be compressed; send it without Content-Encoding."
-                    raise RequestError(ErrorCode.UNSUPPORTED, message)
-                if not is_form(request) and has_too_many_values(body, most_tokens):
+                    raise HttpError(_UNSUPPORTED_MEDIA_TYPE, message)
+                if not _is_binary(request) and has_too_many_values(body, most_tokens):
                     message = "The body has too many values."
                     raise RequestError(ErrorCode.INVALID_MESSAGE, message)
                 response = await handler(request)
             except ClientDisconnect:
                 response = Response(status_code=_BAD_REQUEST)  # the client is gone
             except Exception as wrong:
-                response = refusal(runtime, self._error(wrong), errors, request_id)
+                response = runtime.errors.refusal(self._error(wrong), rule.errors, request_id)
             finally:
                 if request.upload is not None:
                     request.upload.release()
@@ -221,3 +272,9 @@ class ClipRoute(SpeechRoute):
     """A route whose requests may contain reference clips in base64."""
 
     takes_clips = True
+
+
+class RulesRoute(SpeechRoute):
+    """A route whose requests may contain all rules of a dictionary of pronunciations."""
+
+    more_tokens = 24 * MAX_RULES

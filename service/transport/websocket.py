@@ -16,28 +16,25 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from fastapi import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.contexts.ack_tracker import AckTracker
-from service.contexts.options import SpeechPlan
+from service.contexts.options import SpeechOptions, plan_speech
 from service.contexts.outbox import Item, Outbox
-from service.contexts.speech_context import Renderer, SocketOutput, SpeechContext
-from service.dialects.errors import ErrorTable, limit_errors, refusal, slow_consumer
+from service.contexts.socket_output import Renderer, SocketOutput
+from service.contexts.speech_context import SpeechContext
+from service.errors import ErrorTable, idle_timeout, limit_errors, slow_consumer
 from service.runtime import Runtime
+from service.transport.ack_tracker import AckTracker
+from service.transport.connection_limits import PATIENCE
 from service.transport.http_routes import ignored_header
-from service.transport.uvicorn_protocols import (
-    AT_ONCE,
-    BYTES_AT_ONCE,
-    EXTENSION,
-    PATIENCE,
-    WebSocketProtocol,
-)
+from service.transport.websocket_protocol import EXTENSION, WebSocketProtocol
 from streaming.errors import (
     CapacityError,
     ErrorCode,
@@ -45,6 +42,7 @@ from streaming.errors import (
     TalkwireError,
     internal_error,
 )
+from text.surrogates import shield_surrogates
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +63,34 @@ class SocketClosing(Exception):
         self.code = code
 
 
-def binary_refused() -> RequestError:
-    """Return the error for a binary message."""
-    return RequestError(ErrorCode.INVALID_MESSAGE, "Send JSON text, not binary messages.")
+#: What happens to an idle context: it fails; its text ends, and what waits is spoken; or the socket
+#: closes, as if it had been idle itself.
+AfterIdle = Literal["fail", "end", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What a dialect does if its client sends nothing for too long.
+
+    Attributes:
+        context: What happens to an idle context; None: it has no such limit.
+        limit_s: The limit of contexts and of the socket; None: the settings have them.
+        code: The close code of an idle socket.
+        is_told: Whether an error precedes the close.
+    """
+
+    context: AfterIdle | None = None
+    limit_s: float | None = None
+    code: int = CloseCode.GOING_AWAY
+    is_told: bool = True
 
 
 class Dialect(ABC):
     """One wire protocol on one socket. The ``on_`` methods may raise SocketClosing."""
+
+    idle = Idle()
+    #: The close code after a binary message; None: the socket stays open.
+    binary_code: int | None = None
 
     def __init__(self, socket: Socket) -> None:
         self.socket, self.runtime = socket, socket.runtime
@@ -84,12 +103,36 @@ class Dialect(ABC):
         """Handle a text message."""
 
     def on_bytes(self, data: bytes) -> None:
-        """Handle a binary message, which no protocol has."""
-        self.tell(binary_refused())
+        """Refuse a binary message, unless a dialect has any."""
+        message = "Send JSON text, not binary messages."
+        error = RequestError(ErrorCode.INVALID_MESSAGE, message)
+        if self.binary_code is not None:
+            self.give_up(error, self.binary_code)
+        self.tell(error)
 
-    @abstractmethod
     def on_tick(self, now: float) -> None:
-        """Do housekeeping, about twice a second."""
+        """Do housekeeping, about twice a second: by default, apply ``idle``."""
+        idle, settings = self.idle, self.runtime.settings
+        for context in self.socket.contexts if idle.context is not None else ():
+            if context.driver.idle_s(now) > (idle.limit_s or settings.context_idle_s):
+                self.on_idle(context)
+        if self.socket.idle_s(now) > (idle.limit_s or settings.session_idle_s):
+            self._close_idle()
+
+    def on_idle(self, context: SpeechContext) -> None:
+        """Handle a context that has been idle for too long."""
+        match self.idle.context:
+            case "fail":
+                context.fail(idle_timeout("context"))
+            case "end" if not context.has_ended:
+                context.end()
+            case "close":
+                self._close_idle()
+
+    def _close_idle(self) -> NoReturn:
+        if self.idle.is_told:
+            self.tell(idle_timeout("socket"))
+        raise SocketClosing(self.idle.code)
 
     def on_drain(self, deadline_ms: int) -> None:  # noqa: B027
         """Announce a drain, or that the socket is old: contexts have ``deadline_ms`` to finish."""
@@ -102,17 +145,17 @@ class Dialect(ABC):
         return all(context.is_settled(now) for context in self.socket.contexts)
 
     @abstractmethod
-    def render_error(self, error: TalkwireError) -> str:
+    def render_error(self, error: TalkwireError) -> str | bytes:
         """Return the message for an error of the whole socket."""
 
     def tell(self, error: TalkwireError) -> None:
         """Send an error of the whole socket, which stays open."""
         self.socket.send(self.render_error(error))
 
-    def give_up(self, error: TalkwireError, code: int) -> NoReturn:
-        """Send an error of the whole socket, and close it with ``code``."""
+    def give_up(self, error: TalkwireError, code: int | None = None) -> NoReturn:
+        """Send an error of the whole socket, and close it with ``code`` or the error's own."""
         self.tell(error)
-        raise SocketClosing(code)
+        raise SocketClosing(self.socket.errors.close_code(error) if code is None else code)
 
     def close(self) -> None:  # noqa: B027
         """Clean up at the end of the socket, before its contexts are cancelled."""
@@ -125,24 +168,36 @@ _HANDLES = 1 << 16
 class Socket:
     """Serves one WebSocket, once it is accepted, until its end."""
 
-    def __init__(self, websocket: WebSocket, runtime: Runtime) -> None:
-        self._websocket, self.runtime = websocket, runtime
+    def __init__(self, websocket: WebSocket, runtime: Runtime, errors: ErrorTable) -> None:
+        self._websocket = websocket
+        self.runtime = runtime
+        #: The dialect's errors, and its name in logs and metrics.
+        self.errors = errors
         #: The tasks of the socket and of its contexts.
         self._tasks = asyncio.TaskGroup()
-        protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
-        self._protocol: WebSocketProtocol | None = protocol
-        self._acks = AckTracker(protocol)
-        if protocol is not None:
-            protocol.unplayed_s = self._unplayed_s
+        #: The connection below ASGI; None in tests without one.
+        self._protocol: WebSocketProtocol | None = websocket.scope.get("extensions", {}).get(
+            EXTENSION
+        )
+        #: What the client has read.
+        self._acks = AckTracker(self._protocol)
+        if self._protocol is not None:
+            self._protocol.unplayed_s = self._unplayed_s
         self._outbox = Outbox(runtime.settings.max_outbox_bytes)
+        #: Since when the writer has waited for the connection.
         self._writing_since: float | None = None
+        #: The close code.
         self._code: int = CloseCode.NORMAL_CLOSURE
         #: Our bug or the client's slowness, which ends the socket.
         self._fault: TalkwireError | None = None
-        self._errors = limit_errors()
-        self._opened_at, self._leave_at = time.monotonic(), math.inf
+        #: Limits of the client's mistakes and of lines in the log.
+        self._budget = limit_errors()
+        self._opened_at = time.monotonic()
+        #: When the socket closes after the announcement of its end.
+        self._leave_at = math.inf
         #: Whether the socket's end has been announced.
         self.is_leaving = False
+        #: When housekeeping ran last.
         self._looked_at = self._opened_at
         #: Identifies the socket in the logs.
         self.session_id = uuid.uuid4().hex
@@ -150,6 +205,7 @@ class Socket:
         self.heard_at = self._opened_at
         #: By handle, contexts that are open or have more to send.
         self._contexts: dict[int, SpeechContext] = {}
+        #: The handles of contexts, before they wrap.
         self._numbers = itertools.count()
         #: Done when the socket has ended, apart from its last messages.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -175,27 +231,41 @@ class Socket:
         """Return the seconds without a context and without a message of the client."""
         return 0.0 if self._contexts else now - self.heard_at
 
-    def new_handle(self) -> int:
-        """Return a handle for the next context."""
+    def _new_handle(self) -> int:
         while (handle := next(self._numbers) % _HANDLES) in self._contexts:
             pass
         return handle
 
-    def open_context(
+    def speak(
         self,
-        plan: SpeechPlan,
-        handle: int,
+        options: SpeechOptions,
         renderer: Renderer,
         closed: Callable[[], None],
         context_id: str | None = None,
     ) -> SpeechContext:
-        """Open a context. ``handle`` is from ``new_handle``; for ``closed`` see SpeechContext, for
-        ``context_id`` see ``drop_audio``. Raises CapacityError if there is no slot for it.
+        """Open a context. Raises RequestError, CapacityError, without changing anything.
+
+        Args:
+            options: What the client wants.
+            renderer: Renders the context's outputs.
+            closed: Called after the last output.
+            context_id: The id by which ``drop_audio`` finds the context's audio after its end.
         """
-        lease = self.runtime.admission.acquire(current_caller(), plan.session.speed)
-        whole, rate = plan.session.is_whole, plan.encoder.sample_rate
+        self.runtime.require_slot()
+        handle = self._new_handle()
+        request_id = f"{self.session_id}-{handle}"
+        plan = plan_speech(self.runtime, self.errors.dialect, request_id, options)
+        lease = self.runtime.admission.acquire(current_caller(), options.format.speed)
+        renderer.opened(handle, request_id)
+        rate, is_whole = plan.encoder.sample_rate, options.mode == "whole"
         output = SocketOutput(
-            self._outbox, handle, renderer, rate, is_whole=whole, context_id=context_id
+            self._outbox,
+            handle,
+            renderer,
+            rate,
+            is_whole=is_whole,
+            is_buffered=options.buffered,
+            context_id=context_id,
         )
 
         def over() -> None:
@@ -204,15 +274,9 @@ class Socket:
             self.heard_at = time.monotonic()
             closed()
 
-        async def room() -> None:
-            await context.encoder_room()
-            await self._outbox.room()
-
-        # a lead limits the others; nothing else would slow the codec down for buffered audio
-        waits = room if plan.buffered else None
-        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over, waits)
+        context = SpeechContext(self.runtime, self._tasks, plan, lease, output, over)
         self._contexts[handle] = context
-        if not plan.buffered:  # writes of buffered audio say nothing of playback
+        if not options.buffered:  # writes of buffered audio say nothing of playback
             self._acks.follow(handle, context.on_read)
         if self.is_leaving:
             context.lift_lead()
@@ -235,7 +299,7 @@ class Socket:
                 tasks.create_task(self._read(dialect)),
                 tasks.create_task(self._outbox.overflowed.wait()),
             ]
-            wait_s = 0.0 if self.runtime.draining.is_set() else _HOUSEKEEPING_S
+            wait_s = 0.0 if self.runtime.lifecycle.draining.is_set() else _HOUSEKEEPING_S
             look = partial(copy_context().run, partial(self._look, dialect))
             leave = self.runtime.timers.join(look, wait_s)
             ends = {writer, *others, self._over}
@@ -247,7 +311,7 @@ class Socket:
                 dialect.close()
                 last_words = self._last_words(dialect)  # they may change the code
                 for context in self.contexts:
-                    context.close(is_told=self._code == CloseCode.NORMAL_CLOSURE)
+                    context.close(is_answered=self._code == CloseCode.NORMAL_CLOSURE)
                 for task in others:
                     task.cancel()
                 self._outbox.close(last_words)
@@ -262,17 +326,12 @@ class Socket:
             take = partial(copy_context().run, partial(self._take, dialect))
             self._protocol.on_message = take
         try:
-            messages = size = 0
             while (message := await self._websocket.receive())["type"] == "websocket.receive":
                 text = message.get("text")
                 data = message["bytes"] if text is None else text
                 self._take(dialect, data)
                 if self._over.done():
                     return
-                messages, size = messages + 1, size + len(data)
-                if messages >= AT_ONCE or size >= BYTES_AT_ONCE:
-                    messages = size = 0
-                    await asyncio.sleep(0)  # let other sockets take turns
         except Exception as bug:
             self._fault = internal_error(bug)
         finally:
@@ -286,10 +345,10 @@ class Socket:
         self.heard_at = time.monotonic()
         with self._serving():
             if isinstance(data, str):
-                dialect.on_text(data)
+                dialect.on_text(shield_surrogates(data))
             else:
                 dialect.on_bytes(data)
-        if self._errors.is_spent:
+        if self._budget.is_spent:
             self._end(CloseCode.POLICY_VIOLATION)
 
     @contextlib.contextmanager
@@ -356,7 +415,7 @@ class Socket:
         if idle_s - self._played_s(now - idle_s, now) > settings.slow_consumer_s:
             self._fault = slow_consumer()
         is_old = now - self._opened_at >= (settings.max_session_s or math.inf)
-        if not (is_old or runtime.draining.is_set()):
+        if not (is_old or runtime.lifecycle.draining.is_set()):
             self._leave_at = math.inf
         elif self._leave_at == math.inf:
             dialect.on_drain(round(1000 * settings.drain_s))
@@ -382,7 +441,7 @@ class Socket:
         audio to play.
         """
         settings = self.runtime.settings
-        if self.is_leaving or self.runtime.is_draining:
+        if self.is_leaving or self.runtime.lifecycle.is_draining:
             return 0.0
         most_s = min((PATIENCE - 1) * settings.slow_consumer_s, settings.drain_s)
         return min(max(0.0, self._acks.played_at(now) - since), most_s)
@@ -401,7 +460,7 @@ class Socket:
         """Fail contexts that are still open at the deadline, so that the client knows why."""
         message = "The context was not done before its socket had to close."
         for context in self.contexts:
-            if not context.is_closed:
+            if not context.driver.is_closed:
                 self.runtime.metrics.cut_by_drain.inc()
                 context.fail(CapacityError(ErrorCode.DRAINING, message))
 
@@ -413,7 +472,7 @@ class Socket:
             return slow_consumer()
         if not self._is_welcome:
             return RequestError(ErrorCode.UNAUTHORIZED, "The API key is not valid any more.")
-        if self._errors.is_spent:
+        if self._budget.is_spent:
             message = "Too many messages on this socket were refused."
             return CapacityError(ErrorCode.RATE_LIMITED, message)
         return None
@@ -432,8 +491,8 @@ class Socket:
             return None
 
     async def _close(self) -> None:
-        if self._errors.unlogged:
-            log.info("client errors were not logged", extra={"count": self._errors.unlogged})
+        if self._budget.unlogged:
+            log.info("client errors were not logged", extra={"count": self._budget.unlogged})
         code, conn = self._code, None if self._protocol is None else self._protocol.conn
         if conn is not None and conn.close_sent is not None and not conn.close_rcvd_then_sent:
             code = conn.close_sent.code  # the connection failed
@@ -460,16 +519,18 @@ async def serve_socket(
     """
     caller = current_caller()
     try:
-        if runtime.connections >= runtime.settings.max_connections:
+        if not runtime.authority.is_welcome(caller, Scope.SPEAK):
+            raise RequestError(ErrorCode.UNAUTHORIZED, "An API key is needed.")
+        if runtime.lifecycle.connections >= runtime.lifecycle.max_connections:
             raise CapacityError(ErrorCode.OVERLOADED, "The server has no connection to spare.")
-        runtime.require_ready()
+        runtime.lifecycle.require_ready()
         runtime.accounts.require_connection(caller)
-        socket = Socket(websocket, runtime)
+        socket = Socket(websocket, runtime, errors)
         dialect = make(socket)
     except TalkwireError as error:
-        await websocket.send_denial_response(refusal(runtime, error, errors))
+        await websocket.send_denial_response(runtime.errors.refusal(error, errors))
         return
-    with runtime.connection(), runtime.accounts.connection(caller):
+    with runtime.lifecycle.connection(), runtime.accounts.connection(caller):
         headers = ignored_header(ignored).items()
         await websocket.accept(
             subprotocol, [(name.encode(), value.encode()) for name, value in headers]

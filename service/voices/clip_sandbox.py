@@ -1,15 +1,17 @@
 """The sandboxed child that decodes one clip: ``python -I clip_sandbox.py RATE ...``.
 
 Clips are untrusted, and audio parsers have had all kinds of vulnerabilities. The clip is therefore
-decoded in a process without files, network or children, and with limited time. It reads the clip
-from standard input, and writes a line of JSON and then float32 samples to standard output. It
-imports nothing of this project, and imports its libraries before it drops its privileges.
+decoded in a process without files, network, children or a view of other processes, and with limited
+time. It reads the clip from standard input, and writes a line of JSON and then float32 samples to
+standard output. Of this project it imports the checks of a clip's head alone. It imports its
+libraries before it drops its privileges.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import os
@@ -27,20 +29,49 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
+if __package__:
+    from service.voices.clip_head import Refused, check_rate, clip_format
+else:  # a script has no package, and only this module of the project
+    sys.path.append(os.path.dirname(__file__))
+    from clip_head import (  # type: ignore[import-not-found, no-redef]
+        Refused,
+        check_rate,
+        clip_format,
+    )
+
+    sys.path.pop()
+
 Floats = npt.NDArray[np.float32]
 
-_CPU_S, _WALL_S = 10, 20
+_CPU_S, _WALL_S = 10, 40
 _MEMORY_BYTES = 512 << 20
 _NOBODY = 65534
-_RATES = range(8000, 192_001)
-_MOST_CHANNELS = 8
+#: The system calls that decoding needs, on x86-64 and on ARM: memory, the open files, time, waiting
+#: for threads of the process itself, signals that it gets, and its end.
+_CALLS = {
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "lseek": (8, 62),
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
+    "mremap": (25, 216), "madvise": (28, 233),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
+    "sigaltstack": (131, 132), "restart_syscall": (219, 128),
+    "sched_yield": (24, 124), "futex": (202, 98), "nanosleep": (35, 101),
+    "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "gettimeofday": (96, 169),
+    "getrandom": (318, 278), "getpid": (39, 172), "gettid": (186, 178),
+    "exit": (60, 93), "exit_group": (231, 94),
+}  # fmt: skip
+#: By ``uname``: the column of ``_CALLS``, the audit architecture, and the number of ``seccomp``.
+_MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
+_SET_FILTER, _ALL_THREADS = 1, 1
+#: Instructions of the filter (linux/bpf_common.h) and what it returns (linux/seccomp.h).
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_KILL_PROCESS, _FAIL, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 #: Standard deviation below which a clip counts as silence: -60 dB.
 _SILENCE = 1e-3
 #: Share of the loudest channel's level below which a mix of channels has cancelled out.
 _CANCELLED = 0.25
-#: Samples by which an MP3 that does not tell its padding is longer than what was encoded: the
-#: encoder's delay, and the rest of the last frame.
-_MP3_PADDING = 1105 + 1152
+#: Samples by which a file that does not tell its padding may be longer than what was encoded: the
+#: encoder's delay, and the rest of the last frame. AAC's delay is 2112 samples, or two frames.
+_PADDING = {"mp3": 1105 + 1152, "aac": 3 * 1024, "mov": 3 * 1024, "matroska": 3 * 1024}
 #: First bytes of tags, which may lie between MP3 files that were joined.
 _TAGS = (b"ID3", b"APETAGEX", b"TAG")
 #: A WAV's extensible format, with the bits of a sample and how many of them are valid. libav takes
@@ -48,16 +79,19 @@ _TAGS = (b"ID3", b"APETAGEX", b"TAG")
 _EXTENSIBLE = re.compile(rb"fmt .{4}\xfe\xff.{12}(..)..(..)", re.DOTALL)
 #: The allowed demuxers and decoders; libav has hundreds more.
 _PCM = ("u8", "s16le", "s24le", "s32le", "f32le", "f64le", "alaw", "mulaw")
+_BIG_ENDIAN = ("s8", "s16be", "s24be", "s32be", "f32be", "f64be", "s16le", "alaw", "mulaw")
 _CODECS = {
     "wav": frozenset(f"pcm_{layout}" for layout in _PCM),
+    "aiff": frozenset(f"pcm_{layout}" for layout in _BIG_ENDIAN),
+    "aac": frozenset(("aac",)),
+    "mov": frozenset(("aac", "alac", "mp3", "mp3float", "opus", "libopus", "flac", "pcm_s16le")),
+    "matroska": frozenset(
+        ("opus", "libopus", "vorbis", "libvorbis", "aac", "flac", "mp3", "mp3float", "pcm_s16le")
+    ),
     "flac": frozenset(("flac",)),
     "mp3": frozenset(("mp3", "mp3float")),
     "ogg": frozenset(("vorbis", "opus", "libopus", "libvorbis", "flac")),
 }
-
-
-class Refused(Exception):
-    """The clip cannot be used; the argument is one of ``clip_reader.REFUSALS``."""
 
 
 class Wanted(NamedTuple):
@@ -74,14 +108,17 @@ def main(arguments: list[str]) -> None:
     wanted = Wanted(int(arguments[0]), int(arguments[1]), float(arguments[2]), float(arguments[3]))
     load_everything()
     give_up_rights()
+    answer: dict[str, object] = {"filtered": filter_system_calls()}
+    samples = np.empty(0, np.float32)
     try:
-        samples, kind = read_clip(sys.stdin.buffer.read(wanted.max_bytes + 1), wanted)
+        samples, answer["format"] = read_clip(sys.stdin.buffer.read(wanted.max_bytes + 1), wanted)
+        answer["samples"] = len(samples)
     except Refused as refusal:
-        _answer({"refused": str(refusal)}, b"")
+        answer["refused"] = str(refusal)
     except MemoryError:
-        _answer({"refused": "too_large"}, b"")
-    else:
-        _answer({"format": kind, "samples": len(samples)}, samples.astype("<f4").tobytes())
+        answer["refused"] = "too_large"
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n" + samples.astype("<f4").tobytes())
+    sys.stdout.buffer.flush()
 
 
 def load_everything() -> None:
@@ -121,22 +158,55 @@ def give_up_rights() -> None:
         resource.setrlimit(limit, (most, most))
 
 
+def filter_system_calls() -> bool:
+    """Refuse all system calls but ``_CALLS`` to all threads of this process, for good.
+
+    A list of refused calls would have to name each way to reach another process (signals, limits,
+    affinity, memory, descriptors, shared memory), and those of future kernels. Calls that are not
+    allowed fail like calls without permission, so that a library which tries one goes on without.
+
+    Returns:
+        False if the kernel or the processor has no such filter.
+    """
+    machine = os.uname().machine
+    if machine not in _MACHINES:
+        return False
+    column, architecture, seccomp = _MACHINES[machine]
+    numbers = [numbers[column] for numbers in _CALLS.values()]
+    program = [
+        (_LOAD, 0, 0, 4),  # the architecture, since numbers differ between them
+        (_JUMP_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, 0),  # the call's number
+        *((_JUMP_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)),
+        (_RETURN, 0, 0, _FAIL | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in program))
+    head = ctypes.create_string_buffer(struct.pack("HP", len(program), ctypes.addressof(code)))
+    try:
+        call = ctypes.CDLL(None).syscall
+        call.restype, call.argtypes = ctypes.c_long, [ctypes.c_long] * 3 + [ctypes.c_void_p]
+        return bool(call(seccomp, _SET_FILTER, _ALL_THREADS, ctypes.addressof(head)) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
 def read_clip(data: bytes, wanted: Wanted) -> tuple[Floats, str]:
     """Decode to samples at ``wanted.rate``; also return the format. Raises Refused, MemoryError."""
     if len(data) > wanted.max_bytes:
         raise Refused("too_large")
-    kind = _kind(data)
+    kind = clip_format(data, wanted.max_s)
     rate = samples = 0
     parts: list[Floats] = []  # [channels, samples], at the clip's own rate
     try:
         for frame in _frames(data, kind):
             rate, samples = rate or frame.sample_rate, samples + frame.samples
             channels = len(frame.layout.channels)
-            if rate not in _RATES or frame.sample_rate != rate:
+            if frame.sample_rate != rate:
                 raise Refused("bad_rate")
-            if not 1 <= channels <= _MOST_CHANNELS:
-                raise Refused("too_many_channels")
-            if samples > wanted.max_s * rate + (kind == "mp3") * _MP3_PADDING:
+            check_rate(rate, channels)
+            if samples > wanted.max_s * rate + _PADDING.get(kind, 0):
                 raise Refused("too_long")
             values = frame.to_ndarray()
             if not frame.format.is_planar:
@@ -173,34 +243,6 @@ def _mono(parts: list[Floats]) -> Floats:
     return mixed
 
 
-def _kind(data: bytes) -> str:
-    """Detect the container by its first bytes, whatever the client calls it."""
-    if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
-        return "wav"
-    if data[:4] == b"OggS":
-        return "ogg"
-    behind = _behind_tags(data)
-    if behind[:4] == b"fLaC":
-        return "flac"
-    is_mpeg = len(behind) == 4 and behind[0] == 0xFF and behind[1] & 0xE0 == 0xE0
-    if is_mpeg and not behind[1] & 0x06:  # AAC in ADTS has no layer
-        raise Refused("unknown_format")
-    if is_mpeg or data[:3] == b"ID3":
-        return "mp3"
-    raise Refused("unknown_format")
-
-
-def _behind_tags(data: bytes) -> bytes:
-    """Return the first four bytes after any ID3v2 tags and zeros, or as many as there are."""
-    at = 0
-    while data[at : at + 3] == b"ID3" and len(head := data[at : at + 10]) == 10:
-        size = 0
-        for byte in head[6:]:
-            size = size << 7 | byte & 0x7F
-        at += 10 + size + (10 if head[5] & 0x10 else 0)  # a footer is as long as the header
-    return data[at:].lstrip(b"\0")[:4]
-
-
 def _frames(data: bytes, kind: str) -> Iterator[av.AudioFrame]:
     """Yield decoded frames. Damage at the very end, as in a cut recording, is ignored."""
     if kind == "wav" and (bits := _EXTENSIBLE.search(data, 0, 1 << 16)):
@@ -231,11 +273,6 @@ def _as_float(values: npt.NDArray[Any]) -> Floats:
         return values.clip(-4.0, 4.0).astype(np.float32)
     middle, scale = (128, 128) if kind == np.uint8 else (0, 1 << (8 * kind.itemsize - 1))
     return ((values.astype(np.float32) - middle) / scale).astype(np.float32)
-
-
-def _answer(head: dict[str, object], body: bytes) -> None:
-    sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + body)
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

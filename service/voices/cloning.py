@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from service.engines import RunningCodec, RunningTalker
+from service.engines.contracts import RunningCodec, RunningTalker, Transcriber
 from service.voices.clip_reader import ClipReader, decode_base64
 from service.voices.registry import VoiceLibrary
 from service.voices.store import Consent, Voice
 from streaming.errors import ErrorCode, RequestError, TalkwireError
+from streaming.lru_cache import LruCache
 from streaming.ports import Reference, SpeechRequest
 from streaming.protocol.field_errors import unsupported
-from streaming.spec import Samples
 
 log = logging.getLogger(__name__)
 #: Number of cached one-off references, so that a client may send the same with each text.
@@ -34,19 +33,6 @@ UNHEARD = (
 )
 #: Makes the references of a context, one for each speaker of its text. Raises TalkwireError.
 Prepare = Callable[[], Awaitable[tuple[Reference, ...]]]
-
-
-class Transcriber(Protocol):
-    """A recogniser of the words in a clip. It may start with the first clip."""
-
-    async def prepare(self) -> None:
-        """Find the model. Raises BackendError if it cannot be used."""
-
-    async def stop(self) -> None:
-        """Stop it."""
-
-    async def transcribe(self, samples: Samples, sample_rate: int) -> str:
-        """Return the text, which may be empty. Raises CapacityError, BackendError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +77,19 @@ class Cloner:
         self.max_clip_bytes = reader.limits.max_bytes
         self._codec, self._talker = codec, talker
         self._longest_text, self._transcriber = longest_text, transcriber
-        self._known: OrderedDict[bytes, Reference] = OrderedDict()
+        self._known: LruCache[bytes, Reference] = LruCache(_REMEMBERED)
         self._adding: set[tuple[str | None, str]] = set()
 
+    @property
+    def is_able(self) -> bool:
+        """Whether the model can imitate a clip."""
+        return self._codec.can_encode and self._talker.spec.max_references > 0
+
     def require_able(self, param: str) -> None:
-        """Raise RequestError (``unsupported``) if this model's codec has no encoder."""
-        if not self._codec.can_encode:
+        """Raise RequestError (``unsupported``) if this model takes no references, or its codec has
+        no encoder.
+        """
+        if not self.is_able:
             raise unsupported(param, "The served model cannot clone voices.")
 
     def text_warning(self, texts: Iterable[str | None]) -> str | None:
@@ -113,18 +106,30 @@ class Cloner:
 
     def require_count(self, count: int, param: str) -> None:
         """Raise RequestError (``unsupported``) if the model takes fewer references."""
-        most = self._talker.max_references
+        most = self._talker.spec.max_references
         if count > most:
             several = "one reference" if most == 1 else f"{most} references at most"
             raise unsupported(param, f"The served model takes {several}, not {count}.")
 
-    def prepare(self, audio: str, text: str | None, param: str) -> Prepare:
+    def prepare(
+        self, audio: str, text: str | None, param: str, *, vector_only: bool = False
+    ) -> Prepare:
         """Return a function that makes the reference of a base64 clip. Raises RequestError."""
         self.require_able(param)
         clip = decode_base64(audio, self.max_clip_bytes, param)
+        return self.prepare_bytes(clip, text, param, vector_only=vector_only)
+
+    def prepare_bytes(
+        self, clip: bytes, text: str | None, param: str, *, vector_only: bool = False
+    ) -> Prepare:
+        """Return a function that makes the reference of a clip. If it is to be the speaker's
+        ``vector_only``, it gets no text. Raises RequestError.
+        """
+        self.require_able(param)
 
         async def made() -> tuple[Reference, ...]:
-            return (await self.one_off(clip, (text or "").strip() or None, param),)
+            spoken = None if vector_only else (text or "").strip() or None
+            return (await self.one_off(clip, spoken, param, vector_only=vector_only),)
 
         return made
 
@@ -141,21 +146,21 @@ class Cloner:
 
         return made
 
-    async def one_off(self, clip: bytes, text: str | None, param: str) -> Reference:
+    async def one_off(
+        self, clip: bytes, text: str | None, param: str, *, vector_only: bool = False
+    ) -> Reference:
         """Make a one-off reference. The last few are cached, only in memory, unless the recogniser
         has failed. Raises RequestError, for an unreadable clip with ``param``, CapacityError,
         BackendError.
         """
-        digest = hashlib.sha256(clip + b"\0" + (text or "").encode(errors="replace")).digest()
-        if digest not in self._known:
-            made = await self._reference(clip, text, param)
-            if made.is_unheard:
-                return made.reference
+        kind = b"\1" if vector_only else b"\0"
+        digest = hashlib.sha256(clip + kind + (text or "").encode(errors="replace")).digest()
+        if (known := self._known.get(digest)) is not None:
+            return known
+        made = await self._reference(clip, text, param, recognises=not vector_only)
+        if not made.is_unheard:
             self._known[digest] = made.reference
-        self._known.move_to_end(digest)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-        return self._known[digest]
+        return made.reference
 
     async def add(self, new: NewVoice) -> Voice:
         """Add a voice, which can be used when this returns. Raises RequestError, CapacityError,
@@ -181,6 +186,7 @@ class Cloner:
                 text_source=made.text_source,
                 consent=new.consent,
                 tenant=new.tenant,
+                vector=reference.vector,
             )
             await self._library.add(voice, new.max_voices)
         finally:
@@ -188,24 +194,26 @@ class Cloner:
         log.info("voice added", extra={"voice": voice.id})
         return voice
 
-    async def _reference(self, clip: bytes, text: str | None, param: str) -> _Made:
+    async def _reference(
+        self, clip: bytes, text: str | None, param: str, *, recognises: bool = True
+    ) -> _Made:
         """Make a reference of the clip in the field ``param``."""
         try:
             samples = await self._reader.read(clip)
         except RequestError as error:
             error.param = param
             raise
-        codes = await self._codec.encode(samples)
+        codes, vector = await self._codec.encode(samples)
         source: Literal["given", "recognised"] | None = "given" if text else None
         is_unheard = False
-        if not text and self._transcriber is not None:
+        if not text and recognises and self._transcriber is not None:
             try:
                 text = await self._transcriber.transcribe(samples, self._codec.spec.sample_rate)
                 source = "recognised" if text else None
             except TalkwireError as error:  # the voice can be used without a text
                 log.warning("a clip has no transcript: %s", error)
                 is_unheard = True
-        reference = Reference(codes, text or None)
+        reference = Reference(codes, text or None, vector)
         owner, dot, _ = param.rpartition(".")
         self.check(reference, text_param=f"{owner}.text" if dot else "ref_text")
         return _Made(reference, source, is_unheard)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from bisect import insort
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -46,6 +47,10 @@ class VoiceLibrary:
         self._added: dict[str, Voice] = {}
         #: Ids of added voices by (tenant, name).
         self._ids: dict[tuple[str | None, str], str] = {}
+        #: Sorted names of added voices by tenant.
+        self._names: dict[str | None, list[str]] = {}
+        #: Number of changes so far.
+        self.version = 0
         self._spoken: dict[str, ReferenceVoice] = {}
         self._spec: CodecSpec | None = None
         #: Whether ``smart_voice`` names the model's own choice: the default is a shipped clip.
@@ -70,7 +75,7 @@ class VoiceLibrary:
         return [] if tenant is None else self._added_names(tenant)
 
     def _added_names(self, tenant: str | None) -> list[str]:
-        return sorted(name for owner, name in self._ids if owner == tenant)
+        return self._names.get(tenant, [])
 
     def get(self, name: str) -> ReferenceVoice | None:
         """Return a voice for the talker: ``default`` (the checkpoint's), or one by its id or, if
@@ -138,16 +143,24 @@ class VoiceLibrary:
 
     def _take_built_in(self, voice: Voice) -> None:
         self._built_in[voice.name] = voice
-        self._spoken[voice.name] = ReferenceVoice(voice.codes.T, voice.text)
+        self._spoken[voice.name] = _spoken(voice)
+        self.version += 1
 
     def _take(self, voice: Voice) -> None:
         self._added[voice.id] = voice
         self._ids[voice.tenant, voice.name] = voice.id
-        self._spoken[voice.id] = ReferenceVoice(voice.codes.T, voice.text)
+        self._spoken[voice.id] = _spoken(voice)
+        insort(self._names.setdefault(voice.tenant, []), voice.name)
+        self.version += 1
 
     def _drop(self, id: str) -> None:
         voice = self._added.pop(id)
         del self._ids[voice.tenant, voice.name], self._spoken[id]
+        names = self._names[voice.tenant]
+        names.remove(voice.name)
+        if not names:
+            del self._names[voice.tenant]
+        self.version += 1
 
     def _fits(self, voice: Voice) -> bool:
         spec, codes = self._spec, voice.codes
@@ -188,15 +201,17 @@ class VoiceLibrary:
         """Whether the model has voices of its own."""
         return bool(self._built_in)
 
-    def add_built_in(self, voices: Iterable[Voice]) -> None:
+    def add_built_in(self, voices: Iterable[Voice], *, chooses: bool = True) -> None:
         """Add shipped voices like the checkpoint's own, after ``open``; the first is the default.
         Voices that do not fit the codec, or have the name of an added voice, are omitted. From then
-        on ``smart_voice`` names the voice that the model chooses itself.
+        on ``smart_voice`` names the voice that the model chooses itself, if it ``chooses`` any.
         """
+        has_default = False
         for voice in voices:
             if self._fits(voice) and (None, voice.name) not in self._ids:
-                self._take_built_in(replace(voice, is_default=not self._offers_smart_voice))
-                self._offers_smart_voice = True
+                self._take_built_in(replace(voice, is_default=not has_default))
+                has_default = True
+        self._offers_smart_voice |= has_default and chooses
 
     async def close(self) -> None:
         """Stop reading the folder."""
@@ -299,6 +314,10 @@ class VoiceLibrary:
                 log.error("a voice could not be %s: %s", verb, error)
                 message = f"The voice's file could not be {verb}."
                 raise BackendError(ErrorCode.STORAGE_FAILED, message) from error
+
+
+def _spoken(voice: Voice) -> ReferenceVoice:
+    return ReferenceVoice(voice.codes.T, voice.text, voice.vector)
 
 
 @contextmanager

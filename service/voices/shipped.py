@@ -15,8 +15,7 @@ import msgspec
 from service.voices.clip_reader import ClipReader
 from service.voices.store import Voice
 from streaming.errors import TalkwireError
-from streaming.ports import CodecEngine, Reference
-from streaming.spec import Codes
+from streaming.ports import CodecEngine, EncodedClip, Reference
 
 log = logging.getLogger(__name__)
 #: How often a clip is read and encoded if that fails because the machine is busy.
@@ -79,19 +78,27 @@ async def encode_shipped(
     voices: list[Voice] = []
     for clip in clips:
         try:
-            codes = await _encoded(codec, reader, folder / clip.file)
-            check(Reference(codes, clip.text))
+            encoded = await _encoded(codec, reader, folder / clip.file)
+            check(Reference(encoded.codes, clip.text, encoded.vector))
         except TalkwireError as error:
             log.error("a shipped voice cannot be used: %s: %s", clip.name, error)
             continue
         told = (clip.text, clip.language, clip.description)
         voices.append(
-            Voice(clip.name, clip.name, codes, *told, codec=codec.fingerprint, text_source="given")
+            Voice(
+                clip.name,
+                clip.name,
+                encoded.codes,
+                *told,
+                codec=codec.fingerprint,
+                text_source="given",
+                vector=encoded.vector,
+            )
         )
     return voices
 
 
-async def _encoded(codec: CodecEngine, reader: ClipReader, path: Path) -> Codes:
+async def _encoded(codec: CodecEngine, reader: ClipReader, path: Path) -> EncodedClip:
     data = _bytes(path)
     for _ in range(_TRIES):
         try:

@@ -14,13 +14,14 @@ import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from streaming.spec import Codes
+from streaming.spec import Codes, SpeakerVector
 
 log = logging.getLogger(__name__)
 #: Far more than a minute of codes and a long transcript need.
@@ -48,7 +49,7 @@ class Consent:
 @dataclass(frozen=True, slots=True)
 class Voice:
     """A voice. One of a checkpoint has its name as its id, and no consent. A voice is visible only
-    to its ``tenant``; None: to all.
+    to its ``tenant``; None: to all. ``vector``: its speaker's, for talkers that need one.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Voice:
     text_source: Literal["given", "recognised"] | None = None
     consent: Consent | None = None
     tenant: str | None = None
+    vector: SpeakerVector | None = None
 
 
 def pack(voice: Voice) -> bytes:
@@ -72,16 +74,18 @@ def pack(voice: Voice) -> bytes:
     entries |= {f"consent_{name}": value for name, value in asdict(voice.consent).items()}
     entries["created_at"] = str(voice.created_at)
     metadata = {name: value for name, value in entries.items() if value}
-    codes = np.ascontiguousarray(voice.codes, np.int16)
-    metadata[_CHECKSUM] = _checksum(codes, metadata)
-    data: bytes = save({"codes": codes}, metadata)
+    tensors: dict[str, npt.NDArray[Any]] = {"codes": np.ascontiguousarray(voice.codes, np.int16)}
+    if voice.vector is not None:
+        tensors["vector"] = np.ascontiguousarray(voice.vector, np.float32)
+    metadata[_CHECKSUM] = _checksum(voice.codes, voice.vector, metadata)
+    data: bytes = save(tensors, metadata)
     return data
 
 
 def unpack(data: bytes) -> Voice:
     """Parse an added voice's file, and verify its checksum. Raises VoiceFileError."""
-    codes, metadata = _read(data)
-    if metadata.pop(_CHECKSUM, "") != _checksum(codes, metadata):
+    codes, vector, metadata = _read(data)
+    if metadata.pop(_CHECKSUM, "") != _checksum(codes, vector, metadata):
         raise VoiceFileError("the checksum is wrong")
     try:
         consent = Consent(*(metadata[f"consent_{one.name}"] for one in fields(Consent)))
@@ -98,6 +102,7 @@ def unpack(data: bytes) -> Voice:
             text_source="recognised" if heard else "given" if metadata.get("text") else None,
             consent=consent,
             tenant=metadata.get("tenant"),
+            vector=vector,
         )
     except (KeyError, ValueError) as error:
         raise VoiceFileError(f"an entry is missing or wrong: {error}") from error
@@ -105,7 +110,7 @@ def unpack(data: bytes) -> Voice:
 
 def unpack_built_in(data: bytes) -> Voice:
     """Parse the file of a checkpoint's voice. Raises VoiceFileError."""
-    codes, metadata = _read(data)
+    codes, vector, metadata = _read(data)
     name = metadata.get("name", "")
     if not name:
         raise VoiceFileError("it has no name")
@@ -118,10 +123,11 @@ def unpack_built_in(data: bytes) -> Voice:
         metadata.get("description") or None,
         is_default=metadata.get("default") == "true",
         text_source="given" if metadata.get("text") else None,
+        vector=vector,
     )
 
 
-def _read(data: bytes) -> tuple[Codes, dict[str, str]]:
+def _read(data: bytes) -> tuple[Codes, SpeakerVector | None, dict[str, str]]:
     if len(data) > MAX_FILE_BYTES:
         raise VoiceFileError("it is too large")
     try:
@@ -133,12 +139,19 @@ def _read(data: bytes) -> tuple[Codes, dict[str, str]]:
     codes = tensors.get("codes")
     if codes is None or codes.dtype != np.int16 or codes.ndim != 2 or not codes.size:
         raise VoiceFileError("it has no codes [K, T] of int16")
-    return codes, metadata
+    vector = tensors.get("vector")
+    if vector is not None and (
+        vector.dtype != np.float32 or vector.ndim != 1 or not np.isfinite(vector).all()
+    ):
+        raise VoiceFileError("its vector is not [D] of finite float32")
+    return codes, vector, metadata
 
 
-def _checksum(codes: Codes, metadata: dict[str, str]) -> str:
+def _checksum(codes: Codes, vector: SpeakerVector | None, metadata: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps([list(codes.shape), metadata], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(codes, "<i2").tobytes())
+    if vector is not None:
+        digest.update(np.ascontiguousarray(vector, "<f4").tobytes())
     return digest.hexdigest()
 
 

@@ -98,12 +98,12 @@ def _channel(names: list[str]) -> dict[str, Any]:
 
 def _operations() -> dict[str, Any]:
     """One for each client message, with its reply, and one for all unsolicited server messages."""
-    unasked = [m for m in wire.SERVER_MESSAGES if m not in _REPLIES.values()]
+    unsolicited = [m for m in wire.SERVER_MESSAGES if m not in _REPLIES.values()]
     operations = {message.__name__: _receive(message) for message in wire.CLIENT_MESSAGES}
     operations["Speak"] = {
         "action": "send",
         "channel": {"$ref": f"#/channels/{_CHANNEL}"},
-        "messages": [*map(_reference, map(_name, unasked)), _reference(_FRAME)],
+        "messages": [*map(_reference, map(_name, unsolicited)), _reference(_FRAME)],
     }
     return operations
 

@@ -19,6 +19,7 @@ from streaming.protocol.messages import (
     Id,
     ServerMessage,
 )
+from text.surrogates import has_surrogates
 
 PROTOCOL_VERSION = 1
 AUDIO_TYPE = 1
@@ -35,13 +36,18 @@ class _Address(msgspec.Struct, frozen=True):
     context_id: Id
 
 
-_envelope, _address = msgspec.json.Decoder(_Envelope), msgspec.json.Decoder(_Address)
+_envelope = msgspec.json.Decoder(_Envelope)
+_address = msgspec.json.Decoder(_Address)
 
 
 #: Class and decoder of each client message, by type.
 _client_messages = {
     str(kind.__struct_config__.tag): (kind, msgspec.json.Decoder(kind)) for kind in CLIENT_MESSAGES
 }
+
+
+#: Fields that are sent back, so a client must be able to read them.
+_IDS = ("context_id", "flush_id", "id")
 
 
 def parse_client_message(text: str | bytes) -> ClientMessage:
@@ -63,19 +69,25 @@ def parse_client_message(text: str | bytes) -> ClientMessage:
         raise unknown_choice("type", kind, _client_messages, ErrorCode.UNKNOWN_MESSAGE, "message")
     message, decoder = _client_messages[kind]
     try:
-        return decoder.decode(text)
+        parsed: ClientMessage = decoder.decode(text)
     except msgspec.ValidationError as error:
         raise msgspec_error(error, text, message) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestError(ErrorCode.INVALID_JSON, "The message is not valid JSON.") from error
+    for name in _IDS:
+        if has_surrogates(getattr(parsed, name, None) or ""):
+            wrong = f"{name} has half of a surrogate pair, which only text may have."
+            raise RequestError(ErrorCode.INVALID_MESSAGE, wrong, param=name)
+    return parsed
 
 
 def parse_context_id(text: str | bytes) -> str | None:
     """Return the id of the context that a refused message is about, if it has a valid one."""
     try:
-        return _address.decode(text).context_id
+        context_id = _address.decode(text).context_id
     except (msgspec.DecodeError, UnicodeError, RecursionError):  # ValidationError is a DecodeError
         return None
+    return None if has_surrogates(context_id or "") else context_id
 
 
 def encode_message(message: ClientMessage | ServerMessage) -> str:

@@ -141,6 +141,7 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _STEP = re.compile(r"[^.\[\]]+")
 _TYPES = {
     "str": "a string",
+    "bytes": "bytes",
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -154,7 +155,9 @@ _LIMITS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 def msgspec_error(
     error: msgspec.ValidationError, text: str | bytes, kind: type[msgspec.Struct]
 ) -> RequestError:
-    """Return the error of a message that should have been a ``kind``."""
+    """Return the error of a message that should have been a ``kind``. ``text``: the message in
+    JSON, from which the error shows the value; empty for other formats, whose value is not shown.
+    """
     complaint = str(error)
     found = _PATH.search(complaint)
     path = found[1] if found else ""
@@ -165,9 +168,13 @@ def msgspec_error(
         known = [] if path else [field.encode_name for field in msgspec.structs.fields(kind)]
         return unknown_field(f"{path}.{name}" if path else name, known)
     if not path:
-        return RequestError(ErrorCode.INVALID_MESSAGE, "A message must be a JSON object.")
+        return RequestError(ErrorCode.INVALID_MESSAGE, "A message must be an object.")
     parts = [int(part) if part.isdigit() else part for part in _STEP.findall(path)]
-    return invalid_field(path, _value_at(text, parts), _allowed(complaint, kind, parts))
+    allowed = _allowed(complaint, kind, parts)
+    if not text:
+        message = f"{shown_name(path)} must be {allowed}."
+        return FieldError(ErrorCode.INVALID_MESSAGE, message, param=path)
+    return invalid_field(path, _value_at(text, parts), allowed)
 
 
 def _allowed(complaint: str, kind: type[msgspec.Struct], path: Sequence[str | int]) -> str:

@@ -11,22 +11,24 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streaming.ports import MAX_REFERENCES
+from streaming.ports import MAX_INSTRUCTIONS_CHARS, MAX_REFERENCES, Sampling
 from streaming.spec import Encoding
+from text.pronunciation.rules import MAX_ALIAS, MAX_PHONEMES, MAX_WRITTEN
 
 SUBPROTOCOL = "talkwire.tts.v1"
 #: Longest description of a scene, in characters.
 MAX_SCENE_CHARS = 2000
-#: Longest window of repetition-aware sampling; a model may have a shorter one.
-MAX_RAS = 64
-#: Longest fade and longest chunk that a client may ask for by time.
-MAX_FADE_MS, MAX_CHUNK_MS = 1000, 4000
+#: Longest fade.
+MAX_FADE_MS = 1000
+#: Longest chunk that a client may request by time.
+MAX_CHUNK_MS = 4000
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 FadeMs = Annotated[int, Meta(ge=0, le=MAX_FADE_MS)]
 ChunkMs = Annotated[int, Meta(ge=1, le=MAX_CHUNK_MS)]
 Scene = Annotated[str, Meta(min_length=1, max_length=MAX_SCENE_CHARS)]
+Instructions = Annotated[str, Meta(min_length=1, max_length=MAX_INSTRUCTIONS_CHARS)]
 Frames = Annotated[int, Meta(ge=0, le=4096)]
 PositiveFrames = Annotated[int, Meta(ge=1, le=4096)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -52,18 +54,12 @@ class AudioOptions(Options, frozen=True):
     fade_in_ms: FadeMs = 0
 
 
-class SamplingOptions(Options, frozen=True):
+class SamplingOptions(Sampling, frozen=True):
     """How codes are sampled. A field that is left out has the model's default. ``ras_win_len`` and
     ``ras_max_repeat``: repetition-aware sampling, for models that support it.
     """
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     max_frames: Annotated[int, Meta(ge=1, le=8192)] | None = None
-    ras_win_len: Annotated[int, Meta(ge=0, le=MAX_RAS)] | None = None
-    ras_max_repeat: Annotated[int, Meta(ge=1, le=MAX_RAS)] | None = None
 
 
 class ChunkingOptions(Options, frozen=True):
@@ -87,6 +83,30 @@ class ReferenceOptions(Options, frozen=True):
 
 
 References = Annotated[list[ReferenceOptions], Meta(min_length=1, max_length=MAX_REFERENCES)]
+
+
+class PronunciationRule(Options, frozen=True):
+    """How a word or phrase is spoken: by the text ``alias``, or by ``phonemes``, a word's apart by
+    spaces. ``case_sensitive``: whether capitals count. ``word_boundaries``: whether it is matched
+    as whole words only.
+    """
+
+    written: Annotated[str, Meta(min_length=1, max_length=MAX_WRITTEN)]
+    alias: Annotated[str, Meta(min_length=1, max_length=MAX_ALIAS)] | None = None
+    phonemes: Annotated[str, Meta(min_length=1, max_length=MAX_PHONEMES)] | None = None
+    alphabet: Literal["ipa", "cmu-arpabet"] = "ipa"
+    case_sensitive: bool = True
+    word_boundaries: bool = True
+
+
+#: Dictionaries of pronunciations that a context may have, and rules of its own.
+MAX_DICTIONARIES, MAX_OWN_RULES = 8, 100
+Pronunciations = Annotated[list[Name], Meta(max_length=MAX_DICTIONARIES)]
+PronunciationRules = Annotated[list[PronunciationRule], Meta(max_length=MAX_OWN_RULES)]
+
+
+#: Whether text is spoken sentence by sentence, or word by word while it arrives.
+TextMode = Literal["sentences", "words"]
 
 
 class ClientMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -115,9 +135,13 @@ class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
     max_lead_ms: Annotated[int, Meta(ge=1)] | None = None
     timestamps: bool = False
     continuity: Literal["context", "none"] | None = None
+    text_mode: TextMode = "sentences"
     reference: ReferenceOptions | None = None
     references: References | None = None
     scene: Scene | None = None
+    instructions: Instructions | None = None
+    pronunciations: Pronunciations | None = None
+    pronunciation_rules: PronunciationRules | None = None
 
 
 class TextAppend(ClientMessage, frozen=True, tag="text.append"):
@@ -202,7 +226,9 @@ class Limits(Struct, frozen=True):
 
 
 class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
-    """The first message on every socket."""
+    """The first message on every socket. ``voices`` begins with the default, and has 100 names at
+    most; ``GET /v1/audio/voices`` lists the other ``more_voices`` too.
+    """
 
     session_id: str
     protocol: str
@@ -214,6 +240,8 @@ class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
     sample_rates: list[int] = []
     word_timings: bool = False
     continuity: list[str] = []
+    more_voices: int = 0
+    text_modes: list[str] = []
 
 
 class ContextCreated(ServerMessage, frozen=True, omit_defaults=True, tag="context.created"):
@@ -224,6 +252,16 @@ class ContextCreated(ServerMessage, frozen=True, omit_defaults=True, tag="contex
     context_id: str
     handle: int
     warning: str | None = None
+
+
+class ContextWarning(ServerMessage, frozen=True, tag="warning"):
+    """Markup in the context's text has no effect. ``kind`` is a short name of the reason, such as
+    ``emotion``, and ``message`` a text for people. Each kind is reported once in a context.
+    """
+
+    context_id: str
+    kind: str
+    message: str
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
@@ -342,6 +380,7 @@ class Pong(ServerMessage, frozen=True, tag="pong"):
 SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
     SessionCreated,
     ContextCreated,
+    ContextWarning,
     AudioStarted,
     Audio,
     Timestamps,

@@ -13,9 +13,10 @@ from talker.families.family import Family
 from talker.families.fish_s2 import FishS2
 from talker.families.higgs_v2 import HiggsV2, HiggsV2Converted
 from talker.families.higgs_v3 import HiggsV3
+from talker.families.qwen3_tts import Qwen3TTS
 from talker.shape import CheckpointError
 
-FAMILIES: tuple[Family, ...] = (HiggsV3(), HiggsV2(), HiggsV2Converted(), FishS2())
+FAMILIES: tuple[Family, ...] = (HiggsV3(), HiggsV2(), HiggsV2Converted(), FishS2(), Qwen3TTS())
 
 
 class UnknownFamilyError(CheckpointError):

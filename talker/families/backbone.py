@@ -47,10 +47,11 @@ def read_backbone(
         if text.get(name):
             raise CheckpointError(f"{prefix}{name}: the published model has none")
 
-    def size(name: str, most: int = MAX_SIZE) -> int:
-        return positive_int(text, name, prefix, most)
+    def size(name: str, limit: int = MAX_SIZE) -> int:
+        return positive_int(text, name, prefix, limit)
 
-    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    heads = size("num_attention_heads")
+    hidden = size("hidden_size")
     return BackboneShape(
         vocab_size=size("vocab_size"),
         hidden_size=hidden,
@@ -71,7 +72,8 @@ def layer_weights(
     """The weights of all layers, with names that begin with ``at``. ``kinds``: the name prefixes of
     each set of norms and MLP in a layer.
     """
-    hidden, inner = body.hidden_size, body.intermediate_size
+    hidden = body.hidden_size
+    inner = body.intermediate_size
     queries, keys = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
     shapes: WeightShapes = {
         "self_attn.q_proj": (queries, hidden),
@@ -93,4 +95,25 @@ def layer_weights(
         f"{at}layers.{layer}.{name}.weight": size
         for layer in range(body.num_layers)
         for name, size in shapes.items()
+    }
+
+
+def qwen3_config(body: BackboneShape, *, is_tied: bool) -> dict[str, Any]:
+    """Return the config of a plain Qwen3, in transformers' form. ``is_tied``: its head is its
+    table of embeddings.
+    """
+    return {
+        "model_type": "qwen3",
+        "vocab_size": body.vocab_size,
+        "hidden_size": body.hidden_size,
+        "intermediate_size": body.intermediate_size,
+        "num_hidden_layers": body.num_layers,
+        "num_attention_heads": body.num_heads,
+        "num_key_value_heads": body.num_kv_heads,
+        "head_dim": body.head_dim,
+        "max_position_embeddings": body.max_positions,
+        "rms_norm_eps": body.rms_norm_eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": body.rope_theta},
+        "tie_word_embeddings": is_tied,
+        "attention_bias": False,
     }

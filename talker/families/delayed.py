@@ -37,8 +37,8 @@ class DelayedFamily(Family):
         """``end_codebooks``: number of codebooks, from the first on, that may draw EOC; all, if
         generation_config.json does not set it. Raises CheckpointError.
         """
-        most = shape.num_codebooks
-        value = generation.get("end_codebooks", most)
-        if type(value) is not int or not 1 <= value <= most:
-            raise CheckpointError(f"end_codebooks must be from 1 to {most}, not {value!r}")
+        limit = shape.num_codebooks
+        value = generation.get("end_codebooks", limit)
+        if type(value) is not int or not 1 <= value <= limit:
+            raise CheckpointError(f"end_codebooks must be from 1 to {limit}, not {value!r}")
         return {"end_codebooks": value}

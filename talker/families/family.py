@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from talker.prompts import PromptBuilder
+from talker.row_ceiling import RowCeiling
 from talker.shape import TalkerShape
 
 #: Shapes of weights by name.
@@ -52,8 +53,9 @@ class Family(ABC):
 
     #: ``model_type`` of config.json, by which the family is found.
     model_type: ClassVar[str]
-    #: Its name for operators, and a checkpoint's id on the hub, for error texts.
+    #: Its name for operators.
     title: ClassVar[str]
+    #: A checkpoint's id on the hub, for error texts.
     example: ClassVar[str]
     #: The vLLM model, as ``module:class``.
     model_class: ClassVar[str]
@@ -63,7 +65,11 @@ class Family(ABC):
     ignored: ClassVar[tuple[str, ...]] = ()
     #: The class that builds its prompts.
     builder: ClassVar[type[PromptBuilder]]
+    #: Files of its tokenizer; the first is given to the builder.
+    tokenizer_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    #: Terms of the published weights.
     licence: ClassVar[Licence]
+    #: Sampling parameters if generation_config.json does not set them.
     defaults: ClassVar[SamplingDefaults] = SamplingDefaults()
     #: Whether quantised checkpoints of it can be loaded.
     loads_quantised: ClassVar[bool] = True
@@ -72,6 +78,15 @@ class Family(ABC):
     #: The longest text, in characters, that it speaks well in one generation; longer texts are
     #: spoken sentence by sentence. None: only ``max_frames`` limits it.
     segment_chars: ClassVar[int | None] = None
+    #: Seconds of silence after which an utterance that has been audible is taken to be over; 0: it
+    #: may pause for longer.
+    end_silence_s: ClassVar[float] = 0.0
+    #: Whether its sampler can leave out codes of a stream's first frames.
+    masks_codes: ClassVar[bool] = False
+    #: Rows for a second of audio, with the published codec.
+    frames_per_s: ClassVar[float] = 25.0
+    #: Maximum rows of an utterance by its text.
+    row_ceiling: ClassVar[RowCeiling] = RowCeiling.of_slow_speech(frames_per_s)
 
     @property
     def architecture(self) -> str:
@@ -89,6 +104,10 @@ class Family(ABC):
     @abstractmethod
     def expected_weights(self, shape: TalkerShape) -> WeightShapes:
         """Return the shape of every weight that the talker needs, by its name in the checkpoint."""
+
+    def num_states(self, shape: TalkerShape) -> int:
+        """Numbers of the sampler's state after a row, as the frame table keeps them."""
+        return 2
 
     def canonical_name(self, name: str) -> str | None:
         """Return the name in ``expected_weights`` of a checkpoint's weight, which may have several

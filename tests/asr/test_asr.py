@@ -18,7 +18,7 @@ import pytest
 
 from asr.engine import WhisperEngine
 from asr.whisper import ModelError, check_folder
-from service.build import build_recogniser
+from service.launch import build_recogniser
 from service.settings import load_settings
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from tests.asr import tiny
@@ -129,6 +129,7 @@ async def test_stop_ends_process_whose_start_has_just_been_requested(
         await engine.stop()
         with pytest.raises(BackendError):
             await waiting
+        assert engine._supervisor is not None
         assert engine._supervisor.pid is None
 
 

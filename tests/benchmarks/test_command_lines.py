@@ -18,10 +18,13 @@ from benchmarks import speakers, talker_steps
 WRONG = [
     ("codec_cost", "--rounds 0"),
     ("codec_cost", "--threads 0"),
+    ("codec_growth", "--rounds 0"),
+    ("codec_growth", "--frames 1"),
     ("codec_throughput", "--batches 1 0"),
     ("codec_throughput", "--chunks 0"),
     ("codec_throughput", "--threads -1"),
-    ("continuity", "--trials 0"),
+    ("frame_launches", "--rows 0"),
+    ("frame_launches", "--rows 65"),
     ("quantisation", "--sentences 0"),
     ("quantisation", "--sentences 1000"),
     ("recovery", "--kills 0"),
@@ -30,18 +33,9 @@ WRONG = [
     ("rows", "--rows 0"),
     ("rows", "--rho -1"),
     ("rows", "--repeat 0"),
-    ("rows_together", "--streams 0"),
-    ("rows_together", "--frames -2"),
-    ("rows_together", "--together 0"),
-    ("rows_together", "--repeat 0"),
-    ("sampler_cost", "--streams 0"),
-    ("schedule_sim", "--streams 0"),
-    ("schedule_sim", "--seed -1"),
-    ("seam", "--chunk 0"),
-    ("seam", "--left -1"),
-    ("simple_estimators", "--seeds 0"),
     ("speakers", "--speakers 0"),
     ("speakers", "--rounds 0"),
+    ("speakers", "--neighbours 0"),
     ("step_launches", "--streams 0"),
     ("step_launches", "--streams 17"),
     ("talker_steps", "--streams 0"),
@@ -51,9 +45,6 @@ WRONG = [
     ("talker_steps", "--engine bogus"),
     ("talker_steps", "--dtype int4"),
     ("talker_steps", "--quantization int4"),
-    ("voice_cache", "--seconds 0"),
-    ("voice_cache", "--seconds nan"),
-    ("voice_cache", "--voices 0"),
 ]
 
 
@@ -72,17 +63,11 @@ def test_benchmark_shows_usage_for_wrong_option(
 
 NO_MODEL = "/nowhere"
 UNUSABLE = [
-    ("seam", f"--codes {NO_MODEL}", "No such file"),
-    ("seam", f"--codes {__file__}", "pickle"),
-    ("seam", f"--model {NO_MODEL}", "neither a folder nor a hub id"),
     ("codec_cost", f"--model {NO_MODEL}", "neither a folder nor a hub id"),
     ("codec_throughput", f"--model {NO_MODEL}", "neither a folder nor a hub id"),
     ("codec_throughput", "--device bogus", "bogus, which torch does not know"),
     ("quantisation", f"--model {NO_MODEL}", "no folder"),
     ("talker_steps", f"--model {NO_MODEL}", "no folder"),
-    ("rows_together", f"--model {NO_MODEL}", "no folder"),
-    ("continuity", f"--model {NO_MODEL}", "no folder"),
-    ("voice_cache", f"--model {NO_MODEL}", "no folder"),
     ("word_timings", f"--texts {NO_MODEL}", "No such file"),
     ("word_timings", "--url ws://127.0.0.1:1/", "no server answers"),
 ]
@@ -104,7 +89,8 @@ def test_benchmark_tells_what_it_cannot_use_in_one_line(
 def test_benchmark_ends_in_silence_if_reader_has_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "benchmarks.schedule_sim", "--streams", "1"]
+    program = "from loadtest.program import failing\nwith failing('name'): print('a table')"
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
@@ -116,7 +102,7 @@ def test_speakers_ends_its_service_on_sigterm(
     ended = []
 
     @contextlib.asynccontextmanager
-    async def served() -> AsyncIterator[tuple[str, float]]:
+    async def served(**options: object) -> AsyncIterator[tuple[str, float]]:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.Event().wait()
@@ -124,6 +110,10 @@ def test_speakers_ends_its_service_on_sigterm(
         finally:
             ended.append(True)
 
+    async def ideal_ms() -> dict[str, float]:
+        return {}
+
+    monkeypatch.setattr(speakers, "ideal_ms", ideal_ms)
     monkeypatch.setattr(speakers, "served", served)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -11,22 +11,23 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from benchmarks.gpu_check import arithmetic, stages
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.arithmetic import FULL, SMALL, Range
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.dummy_model import make
-from benchmarks.gpu_check.report import Report, figure
+from benchmarks.gpu_check.report import Report, Result, figure
 from benchmarks.gpu_check.talker_stages import Conformance
+from benchmarks.reference_talker import Chance, ReferenceTalker, Spoken
 from codec.families import open_codec
 from talker.checkpoint import open_checkpoint
-from talker.reference import Spoken
 
 ODD = ["--small", "--module", "tests.benchmarks.odd_stages"]
 
 
-def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[str, object]]:
+def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[str, Result]]:
     status = main(["--work", str(work), *module, *options])
     report = msgspec.json.decode((work / "report.json").read_bytes(), type=Report)
     return status, {result.stage: result for result in report.results}
@@ -53,6 +54,7 @@ def test_step_time_of_4b_talker_has_expected_value(
     found = arithmetic.step_ms(FULL, streams, bandwidth, kernels=kernels)
     assert found.expected == pytest.approx(expected, rel=0.03)
     assert found.floor is not None
+    assert found.expected is not None
     assert found.floor < found.expected
     assert arithmetic.rtf(found).expected == pytest.approx(expected / 40, rel=0.03)
 
@@ -90,6 +92,18 @@ def test_dummy_model_is_loadable_and_made_once(tmp_path: Path) -> None:
     (folder / "complete").unlink()  # as if it had been interrupted
     make(folder, SMALL, "cpu", full_codec=False)
     assert (folder / "config.json").stat().st_mtime_ns != before
+
+
+def test_dummy_model_speaks_on_with_logits_of_a_usual_spread(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    folder = make(tmp_path / "talker", SMALL, "cpu", full_codec=False)
+    assert open_checkpoint(str(folder)).sampler_rules == {"end_codebooks": 1}
+    talker = ReferenceTalker(folder)
+    spoken = talker.speak((5, 6, 7), 20, Chance(1, 1.0, 50, 1.0))
+    logits = talker.logits((5, 6, 7), spoken.rows)
+    assert 2 < float(logits.std(-1).mean()) < 3
+    better = logits[:, 0] > logits[:, 0, -1:]
+    assert int(better.sum(-1).min()) > 50, "EOC is not among the codes to draw from"
 
 
 @pytest.mark.parametrize(("row", "agrees", "rows"), [(None, True, 4), (1, False, 1), (2, True, 2)])
@@ -192,11 +206,13 @@ def test_runner_names_unknown_stage(tmp_path: Path) -> None:
 
 
 def test_first_stages_run_without_gpu(tmp_path: Path) -> None:
-    status, found = run(tmp_path, "--stages", "device,floor,weights,talker-fp8", module=["--small"])
+    wanted = "device,floor,two-mlps,weights,talker-fp8"
+    status, found = run(tmp_path, "--stages", wanted, module=["--small"])
     assert status == 0
     assert {name: result.status for name, result in found.items()} == {
         "device": "ok",
         "floor": "ok",
+        "two-mlps": "ok",
         "weights": "ok",
         "talker-fp8": "skipped",
     }

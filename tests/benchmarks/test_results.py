@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.report import output_file
-from benchmarks.seam import Seam, as_json, main
+from benchmarks.codec_throughput import main
+from loadtest.program import output_file
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
@@ -53,8 +52,26 @@ def test_pages_have_recorded_figures_of_speakers() -> None:
     assert f"{times} ms (p50), heard | talker's RTF {factors};" in page("benchmarks/peers.md")
 
 
+def test_page_has_recorded_counts_of_codecs() -> None:
+    cells = {"Fish S2 Pro": "fish_s2", "Qwen3-TTS": "qwen3_tts", "Higgs": "higgs"}
+    recorded = json.loads(page("benchmarks/results/codec_launches.json"))["figures"]
+    for name, family in cells.items():
+        for rows, frames, first in (
+            (2, 14, rf"{name} \| 2 of 14( frames)?"),
+            (8, 25, r" *\| 8 of 25"),
+        ):
+            found = [
+                rf"{one['launches']}; {one['gigabytes']:.3g}".replace(".", r"\.")
+                for one in recorded
+                if (one["family"], one["rows"], one["frames"]) == (family, rows, frames)
+            ]
+            assert len(found) == 4
+            row = rf"\| *{first} \| " + r" \| ".join(found) + r" \|"
+            assert re.search(row, page("benchmarks/README.md")), row
+
+
 def test_pages_have_recorded_figures_of_gpu() -> None:
-    benchmarks, operations = page("benchmarks/README.md"), page("docs/guides/operations.md")
+    benchmarks, gpu = page("benchmarks/README.md"), page("docs/guides/gpu.md")
     steps = {
         stage: [on_gpu(stage, 5)[f"step at {streams}"] for streams in (1, 4, 16, 64)]
         for stage in ("talker", "talker-int8", "talker-fp8", "talker-invariant", "talker-higgs-v2")
@@ -67,23 +84,15 @@ def test_pages_have_recorded_figures_of_gpu() -> None:
     int8, fp8 = (
         [f"{100 * (1 - x):.0f} %" for x in relative[f"talker-{q}"]] for q in ("int8", "fp8")
     )
-    assert f"{int8[0]} less time with `int8` and {fp8[0]} less with `fp8`" in operations
-    assert f"{int8[1]} and {fp8[1]} with 64 streams" in operations
+    assert f"{int8[0]} less time with `int8` and {fp8[0]} less with `fp8`" in gpu
+    assert f"{int8[1]} and {fp8[1]} with 64 streams" in gpu
     assert [round(factor) for factor in relative["talker-invariant"]] == [4, 2]
-    assert "[two to four times as long]" in operations
+    assert "[two to four times as long]" in gpu
     ready = on_gpu("talker", 4)["ready"], on_gpu("service", 2)["ready"]
     assert f"| {ready[0]:.0f}; {ready[1]:.0f} s |" in benchmarks
     heard = [f"{on_gpu('service', 5)[f'TTFA p50 at {streams}']:.0f}" for streams in (1, 16, 32, 64)]
     assert f"TTFA p50 | {', '.join(heard)} ms;" in benchmarks
     assert f"{heard[0]} ms at one speaker and {heard[-1]} ms at 64" in page("README.md")
-
-
-def test_infinite_snr_of_seam_is_written_as_null() -> None:
-    written = as_json(Seam(10, math.inf, 3.0))
-    assert written == {
-        "lookahead": 10, "snr_db": None, "worst_chunk_db": 3.0, "incomplete": False,
-    }  # fmt: skip
-    json.dumps(written, allow_nan=False)
 
 
 def test_output_file_makes_its_folder_and_keeps_what_is_there(tmp_path: Path) -> None:

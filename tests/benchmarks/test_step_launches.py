@@ -1,4 +1,6 @@
-"""A talker's step outside its CUDA graph: the number of launches, and no waits for the device."""
+"""A talker's step: the number of launches, outside its CUDA graph and of a fast AR's frames, and no
+waits for the device.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,19 @@ def found() -> dict[str, Any]:
 
 
 def test_step_launches_few_kernels_outside_graph(found: dict[str, Any]) -> None:
-    kernels, torch_form = found["kernels"]["count"], found["torch"]["count"]
-    assert kernels["both"] <= _MOST_LAUNCHES
-    assert torch_form["both"] > 10 * kernels["both"], "PyTorch's form is what they stand in for"
+    counts = zip(found["kernels"]["counts"], found["torch"]["counts"], strict=True)
+    for kernels, torch_form in counts:
+        assert kernels["both"] <= _MOST_LAUNCHES
+        assert torch_form["both"] > 10 * kernels["both"], "PyTorch's form is what they stand in for"
+
+
+def test_fast_ar_layers_are_few_kernels(found: dict[str, Any]) -> None:
+    """Four matrix products and four kernels between them."""
+    for family, counts in found["kernels"]["frames"].items():
+        torch_form = found["torch"]["frames"][family]
+        assert counts["layer"] == 8
+        assert torch_form["layer"] > 2 * counts["layer"], "PyTorch's form is what they stand in for"
+        assert torch_form["frame"] > 2 * counts["frame"]
 
 
 def test_step_reads_no_value_from_device(found: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from service.say import SayError, run_say
-from talker.fake import FakeTalker
 from talkwire_client.captions import as_json, as_lines, as_srt, captions
 from talkwire_client.client import Client
 from talkwire_client.protocol import Word
@@ -27,12 +27,10 @@ def spoken(text: str, pace_ms: float = 300.0) -> list[Word]:
     ]
 
 
-def test_captions_break_after_sentences_and_at_line_length() -> None:
-    lines = [" ".join(word.text for word in line) for line in captions(spoken(TEXT))]
-    assert lines == [
+def test_captions_break_after_sentences_into_lines() -> None:
+    assert [caption.text for caption in captions(spoken(TEXT))] == [
         "Hello there, how are you?",
-        "I am fine, thank you very much indeed, as",
-        "one says.",
+        "I am fine, thank you very\nmuch indeed, as one says.",
         "Goodbye!",
     ]
     assert captions([]) == []
@@ -40,7 +38,7 @@ def test_captions_break_after_sentences_and_at_line_length() -> None:
 
 def test_captions_break_at_pause() -> None:
     words = [Word("one", 0, 3, 0, 400), Word("two", 4, 7, 899, 1000), Word("three", 8, 13, 1500, 2)]
-    assert [len(line) for line in captions(words)] == [2, 1]
+    assert [len(caption.words) for caption in captions(words)] == [2, 1]
 
 
 def test_srt_formats_times_and_joins_wide_characters() -> None:
@@ -62,7 +60,7 @@ def test_json_and_lines_have_every_word() -> None:
 
 async def test_words_arrive_with_audio() -> None:
     async with (
-        gateway(FakeTalker(has_word_timings=True, row_s=0.001)) as server,
+        gateway(FakeTalker(spec=TIMED_SPEC, row_s=0.001)) as server,
         Client(server.url) as client,
     ):
         assert client.server.word_timings
@@ -79,7 +77,7 @@ async def test_words_arrive_with_audio() -> None:
 
 
 async def test_say_writes_subtitle_file_or_returns_words(tmp_path: Path) -> None:
-    async with gateway(FakeTalker(has_word_timings=True)) as server:
+    async with gateway(FakeTalker(spec=TIMED_SPEC)) as server:
         for name, begins in (("words.srt", "1\n00:00:00,"), ("words.json", "[\n {")):
             file = tmp_path / name
             result = await run_say(TEXT, server.url, timestamps=file)

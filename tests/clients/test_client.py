@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from talkwire_client import protocol
+from talkwire_client import SyncClient, protocol
 from talkwire_client.client import Client
 from talkwire_client.protocol import AudioFlags
 from talkwire_client.speech import MAX_QUEUED_CHUNKS
@@ -172,6 +172,61 @@ async def test_slow_reader_applies_backpressure_and_can_cancel() -> None:
         assert speech.queued_chunks == MAX_QUEUED_CHUNKS
         assert await speech.cancel() is not None
         assert await drain(speech) == []
+
+
+async def test_objects_describe_themselves_in_notebooks() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextEnd)
+        await peer.say(protocol.AudioStarted(create.context_id, "pcm_s16le", 24_000))
+        await peer.audio(0, bytes(24_000))
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url:
+        client = Client(url.replace("ws://", "ws://user:secret@") + "?api_key=secret")
+        where = url.removeprefix("ws://")
+        assert repr(client) == f"<Client ws://{where}: not connected>"
+        async with client:
+            assert repr(client) == f"<Client ws://{where}: connected, model fake>"
+            speech = client.speak("Hello there.")
+            assert repr(speech) == "<Speech c1: not entered, no audio yet, 0 timed words>"
+            async with speech:
+                chunks = [chunk async for chunk in speech]
+            said = "<Speech c1: complete, 0.50 s of pcm_s16le at 24000 Hz, 0 timed words>"
+            assert repr(speech) == said
+            assert repr(chunks) == "[<AudioChunk 0: 12000 samples, 24000 bytes>]"
+        assert repr(client) == f"<Client ws://{where}: closed>"
+    assert repr(SyncClient("127.0.0.1:8000")) == "<SyncClient 127.0.0.1:8000: not connected>"
+
+
+async def test_text_that_ends_after_cancel_is_not_ended_at_server() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.open_context()
+        await peer.expect(protocol.TextAppend)
+        await peer.expect(protocol.ContextCancel)
+        await peer.say(cancelled(create.context_id), metrics(create.context_id))
+        again = await peer.open_context(handle=1)  # the next message
+        await peer.expect(protocol.ContextEnd)
+        await peer.finish(again.context_id)
+
+    sent, ended = asyncio.Event(), asyncio.Event()
+
+    async def text() -> AsyncIterator[str]:
+        yield "Hello "
+        sent.set()
+        await ended.wait()
+
+    async with fake_server(script) as url, Client(url) as client:
+        async with client.speak(text()) as speech:
+            await sent.wait()
+            ended.set()
+            await speech.cancel()
+        async with client.speak() as other:
+            await other.end()
+            assert await other.read() == b""
+        assert client.is_open
+    assert not client.is_open
 
 
 async def test_cancel_of_finished_speech_drops_unread_audio() -> None:
@@ -434,6 +489,20 @@ async def test_speech_has_server_warning() -> None:
 
     async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
         assert speech.warning == "It could be better."
+
+
+async def test_speech_has_warnings_about_its_markup() -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.expect(protocol.ContextCreate)
+        await peer.say(protocol.ContextCreated(create.context_id, 0))
+        for kind in ("emotion", "tag"):
+            await peer.say(protocol.ContextWarning(create.context_id, kind, "It is left out."))
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url, Client(url) as client, client.speak() as speech:
+        async for _ in speech:
+            pass
+        assert [warning.kind for warning in speech.markup_warnings] == ["emotion", "tag"]
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from talkwire_client import protocol
+from talkwire_client import client, protocol
 from talkwire_client.client import Client
 from talkwire_client.errors import (
     ClientError,
@@ -45,11 +45,29 @@ async def test_connect_without_server_raises_no_server_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", "ws://x..y/", ""]
+    "url", ["ftp://x/", "ws://x:99999/", "ws://[::1/x", "ws://ü..x/", "ws://x..y/", ""]
 )
 async def test_connect_refuses_invalid_url(url: str) -> None:
     with pytest.raises(NoServerError, match=re.escape(f"not a WebSocket address: {url}")):
         await _connect(url)
+
+
+@pytest.mark.parametrize(
+    "form", ["http://{}", "http://{}/", "{}", "ws://{}", "http://{}" + protocol.PATH]
+)
+async def test_connect_takes_any_address_of_a_server(form: str) -> None:
+    async def script(peer: Peer) -> None:
+        assert peer.socket.request is not None
+        asked.append(peer.socket.request.path)
+        await peer.socket.wait_closed()
+
+    asked = list[str]()
+    async with (
+        fake_server(script) as url,
+        Client(form.format(url.removeprefix("ws://").removesuffix(protocol.PATH))) as client,
+    ):
+        await client.ping()
+    assert asked == [protocol.PATH]
 
 
 @pytest.mark.parametrize("key", ["talkwire_1\n", "talkwire_€"])
@@ -265,15 +283,26 @@ async def test_close_instead_of_greeting_raises_connection_lost() -> None:
             await _connect(url)
 
 
-@pytest.mark.parametrize("first", ["{}", '{"type":"pong"}', '{"type":"x"}', b"\x11", None])
-async def test_wrong_or_missing_greeting_is_protocol_error(first: str | bytes | None) -> None:
+@pytest.mark.parametrize("first", ["{}", '{"type":"pong"}', '{"type":"x"}', b"\x11"])
+async def test_wrong_greeting_is_protocol_error(first: str | bytes) -> None:
     async def script(peer: Peer) -> None:
-        if first is not None:
-            await peer.socket.send(first)
+        await peer.socket.send(first)
 
     async with fake_server(script, greet=False) as url:
         with pytest.raises(ProtocolError):
-            await _connect(url, 10 if first is not None else 0.2)
+            await _connect(url)
+
+
+async def test_missing_greeting_is_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(peer: Peer) -> None:
+        pass
+
+    receive = client._receive_greeting
+    # the time is over once the socket is open, however long that took
+    monkeypatch.setattr(client, "_receive_greeting", lambda socket, _: receive(socket, 0.0))
+    async with fake_server(script, greet=False) as url:
+        with pytest.raises(ProtocolError, match="did not say"):
+            await _connect(url)
 
 
 async def test_ssl_context_for_address_without_tls_is_refused_by_name() -> None:

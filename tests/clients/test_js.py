@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from talkwire_client import protocol
 from tests.clients.fake_server import Peer, fake_server
 from tests.service.auth.keyring import entry, write_keys
@@ -54,7 +54,7 @@ async def hole(peer: Peer) -> None:
 
 async def test_js_client_tests_pass_against_live_servers(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        live = await stack.enter_async_context(gateway(FakeTalker(has_word_timings=True)))
+        live = await stack.enter_async_context(gateway(FakeTalker(spec=TIMED_SPEC)))
         busy = await stack.enter_async_context(gateway(max_contexts=1))
         loading = await stack.enter_async_context(gateway())
         crowded = await stack.enter_async_context(gateway(max_connections=1))

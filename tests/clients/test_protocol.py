@@ -106,10 +106,15 @@ def full(kind: type[Any]) -> Any:
         "framing": "json", "context_id": "c", "voice": "v", "model": "m", "language": "en",
         "audio": values[protocol.AudioOptions], "sampling": values[protocol.SamplingOptions],
         "mode": "whole", "chunking": values[protocol.ChunkingOptions], "max_lead_ms": 900,
-        "timestamps": True, "continuity": "none", "text": "Hello.", "flush_id": "f",
+        "timestamps": True, "continuity": "none",
+        "text_mode": "words", "text": "Hello.", "flush_id": "f",
         "reference": protocol.ReferenceOptions(b"\x01\x02\x03", "three"), "played_ms": 1.5,
         "references": [protocol.ReferenceOptions(b"\x01", "one")],
-        "played_samples": 24, "id": "p", "scene": "A quiet room.",
+        "played_samples": 24, "id": "p", "scene": "A quiet room.", "instructions": "Whisper.",
+        "pronunciations": ["names"],
+        "pronunciation_rules": [
+            protocol.PronunciationRule("a", None, "b", "cmu-arpabet", False, False)
+        ],
     }  # fmt: skip
     return kind(**{name: fields[name] for name in kind.__struct_fields__})
 
@@ -147,6 +152,7 @@ SPOKEN: tuple[messages.ServerMessage, ...] = (
         messages.Limits(8, 1000, 65_536, 2000, 60.0, 300.0, key_contexts=2), [8000], True, ["none"],
     ),
     messages.ContextCreated("c", 3, "Poorer."),
+    messages.ContextWarning("c", "emotion", "None here."),
     messages.AudioStarted("c", Encoding.OPUS, 16_000, 312),
     messages.Audio("c", 3, 1, 320, 2, b"\x01\x02"),
     messages.Timestamps("c", [messages.Word("Hi", 0, 2, 1.0, 2.5)]),

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pty
 import ssl
 import struct
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from talkwire_client.player import player_command
 from talkwire_client.protocol import AudioFlags, ErrorCode
 from tests.clients.fake_server import LIMITS, Peer, cancelled, fake_server, metrics
 
+SUFFIXES = {"out": ".wav", "timestamps": ".srt"}
 SPEECH = struct.pack("<480h", *([0] * 240 + [9000] * 240))
 
 
@@ -93,11 +96,69 @@ def _played(kept: Path) -> tuple[str, bytes]:
     return Path(f"{kept}.arguments").read_text(), kept.read_bytes()
 
 
+def _was_used(kept: Path) -> bool:
+    return kept.exists()
+
+
 async def test_say_plays_and_waits_for_player(fake_player: Path) -> None:
     async with fake_server(_speak) as url:
         result = await run_say("Hi.", url, play=True)
     assert _played(fake_player) == ("-q -t raw -f S16_LE -c 1 -r 24000\n", SPEECH * 2)
     assert result.path is None
+
+
+async def _say_on_terminal(url: str, *options: str) -> tuple[str, str]:
+    """Run ``talkwire say`` with a terminal as standard output: (what it shows, its stderr)."""
+    leader, terminal = pty.openpty()
+    try:
+        command = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", "from service.cli import main; main()", "say", "Hi.", "--url", url, *options),
+            stdout=terminal,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await command.communicate()
+        assert command.returncode == 0, said
+        return os.read(leader, 4096).decode(), said.decode()
+    finally:
+        os.close(leader)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("options", [[], ["--out", "{}/speech.wav"], ["--json"]])
+async def test_say_on_terminal_plays_unless_something_else_is_requested(
+    fake_player: Path, tmp_path: Path, options: list[str]
+) -> None:
+    async with fake_server(_speak) as url:
+        shown, said = await _say_on_terminal(url, *(one.format(tmp_path) for one in options))
+    assert _was_used(fake_player) == (options == [])
+    assert ("0.04 s of speech" in shown) != (options == ["--json"])
+    assert said == ""
+
+
+async def test_say_tells_that_nobody_hears_it_without_a_player(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with fake_server(_speak) as url:
+        shown, said = await _say_on_terminal(url)
+    assert "0.04 s of speech" in shown
+    assert said == "talkwire: nothing was played or written: use --play or --out FILE\n"
+
+
+async def test_say_passes_on_the_servers_warning(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        create = await peer.expect(protocol.ContextCreate)
+        await peer.say(protocol.ContextCreated(create.context_id, 0, "There is no such voice."))
+        await peer.expect(protocol.TextAppend)
+        await peer.say(protocol.ContextWarning(create.context_id, "emotion", "It has no joy."))
+        await peer.expect(protocol.ContextEnd)
+        await peer.audio(0, SPEECH)
+        await peer.finish(create.context_id)
+
+    async with fake_server(script) as url:
+        _, said = await _say_on_terminal(url, "--out", str(tmp_path / "speech.wav"))
+    assert said == "talkwire: There is no such voice. It has no joy.\n"
 
 
 async def test_say_fails_and_cancels_when_player_exits(fake_player: Path) -> None:
@@ -157,6 +218,7 @@ async def test_say_without_player_fails(tmp_path: Path, monkeypatch: pytest.Monk
     ("text", "options"),
     [
         ("Hi.", {"timestamps": Path("words.txt")}),
+        ("Hi.", {"out": Path("speech.mp3")}),
         ("Hi.", {"speech": {"mode": "slowly"}}),
         ("Hi.", {"speech": {"temperature": float("nan")}}),
         ("\udc80", {}),
@@ -169,8 +231,8 @@ async def test_say_refuses_wrong_usage_without_a_server(text: str, options: dict
 
 
 async def test_say_suggests_no_start_for_an_address_that_is_not_a_websockets() -> None:
-    with pytest.raises(SayError, match=r"not a WebSocket address: http://x:8000$") as caught:
-        await run_say("Hi.", "http://x:8000")
+    with pytest.raises(SayError, match=r"not a WebSocket address: ftp://x:8000$") as caught:
+        await run_say("Hi.", "ftp://x:8000")
     assert caught.value.exit_code == 3
 
 
@@ -222,7 +284,7 @@ async def test_say_reports_unwritable_file_before_speaking(tmp_path: Path, optio
             asked.append(await peer.receive())
             await peer.socket.close()
 
-    files: dict[str, Any] = {option: tmp_path / "no" / "folder.srt"}
+    files: dict[str, Any] = {option: tmp_path / "no" / f"file{SUFFIXES[option]}"}
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="cannot write"):
             await run_say("Hi.", url, **files)
@@ -238,7 +300,7 @@ async def test_say_refuses_folder_as_file_before_speaking(tmp_path: Path, option
             asked.append(await peer.receive())
             await peer.socket.close()
 
-    files: dict[str, Any] = {option: tmp_path / "folder.srt"}
+    files: dict[str, Any] = {option: tmp_path / f"folder{SUFFIXES[option]}"}
     files[option].mkdir()
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="Is a directory"):
@@ -250,9 +312,10 @@ async def test_say_refuses_unknown_mode() -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.wait_closed()
 
+    wrong: Any = {"mode": "loud"}
     async with fake_server(script) as url:
         with pytest.raises(SayError, match="mode") as caught:
-            await run_say("Hi.", url, speech={"mode": "loud"})
+            await run_say("Hi.", url, speech=wrong)
     assert caught.value.exit_code == 2
 
 

@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
@@ -268,6 +268,7 @@ async def test_sync_text_thread_ends_if_text_is_left_before_its_last_part() -> N
     assert await anext(parts) == "one"
     while not at_last.is_set() or len(asyncio.all_tasks()) == 1:  # until it waits for room
         await asyncio.sleep(0)
+    assert isinstance(parts, AsyncGenerator)
     await parts.aclose()
     async with asyncio.timeout(60):
         while threads[0].is_alive():
@@ -284,6 +285,7 @@ async def test_sync_text_thread_takes_no_more_of_text_that_is_left() -> None:
 
     parts = _iterate_in_thread(text())
     assert await anext(parts) == "more"
+    assert isinstance(parts, AsyncGenerator)
     await parts.aclose()
     try:
         async with asyncio.timeout(10):

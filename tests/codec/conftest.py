@@ -1,25 +1,33 @@
-"""Decoders and codes shared by the codec's tests."""
+"""Decoders and codes shared by the codec's tests. Only fixtures that need torch import it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
-from codec.families.higgs.checkpoint import open_higgs
-from codec.families.higgs.config import CodecConfig
-from codec.families.higgs.decoder import HiggsDecoder
-from codec.families.higgs.tensors import decoder_shapes
 from streaming.spec import Codes
+
+if TYPE_CHECKING:
+    import torch
+
+    from codec.families.higgs.config import CodecConfig
+    from codec.families.higgs.decoder import HiggsDecoder
 
 CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
+    """Limit torch to a thread, if a collected module has imported it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -33,21 +41,31 @@ def checkpoint() -> Path:
 
 @pytest.fixture(scope="session")
 def config(checkpoint: Path) -> CodecConfig:
+    from codec.families.higgs.checkpoint import open_higgs
+
     return open_higgs(str(checkpoint)).config
 
 
 @pytest.fixture(scope="session")
 def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    from codec.families.higgs.checkpoint import open_higgs
+
     return open_higgs(str(checkpoint)).decoder_tensors()
 
 
 @pytest.fixture(scope="session")
 def decoder(checkpoint: Path) -> HiggsDecoder:
+    from codec.families.higgs.checkpoint import open_higgs
+
     return open_higgs(str(checkpoint)).load_decoder()
 
 
 def random_tensors(config: CodecConfig, seed: int = 0) -> dict[str, torch.Tensor]:
     """Random weights that keep the signal's size about the same from layer to layer."""
+    import torch
+
+    from codec.families.higgs.tensors import decoder_shapes
+
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in decoder_shapes(config).items():
@@ -70,12 +88,16 @@ def looking_ahead(config: CodecConfig) -> HiggsDecoder:
     """A decoder of the embedded codec's size with random weights. Its convolutions look ahead, ten
     frames in all, as those of the published codec do.
     """
+    from codec.families.higgs.decoder import HiggsDecoder
+
     return HiggsDecoder(config, random_tensors(config))
 
 
 @pytest.fixture(scope="session")
 def tiny() -> CodecConfig:
     """A codec small enough to save, rename and load many times in a test."""
+    from codec.families.higgs.config import CodecConfig
+
     return CodecConfig(
         num_codebooks=3,
         codebook_size=16,

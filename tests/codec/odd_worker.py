@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from codec.fake import FakeCodec, FakeDecoder, run_worker
 from codec.family import ClipError
-from ipc import child
+from loadtest.fakes.codec import FakeCodec, FakeDecoder, run_worker
 from streaming.spec import CodecSpec, Codes, Samples
 from streaming.window import DecodeWindow
 
@@ -82,5 +81,5 @@ def find(model: str) -> FakeCodec:
 
 if __name__ == "__main__":
     if "GATE" in os.environ:
-        child.queue.SimpleQueue = NotedInbox
+        vars(queue)["SimpleQueue"] = NotedInbox
     run_worker(find)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.batching import BatchLimits, DeadlineQueue, DecodeCost, QueueFull, cut
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
 from streaming.spec import CodecSpec
 from streaming.window import DecodeWindow
 

@@ -7,17 +7,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from codec.engine import CodecWorkerEngine
-from codec.fake import FakeDecoder
 from codec.families.higgs.checkpoint import open_higgs
 from codec.messages import Cancel, Encode, Encoded
 from codec.pending import PendingEncodes
 from ipc.supervisor import Watch
+from loadtest.fakes.codec import FakeDecoder
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
+from streaming.ports import EncodedClip
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
@@ -29,7 +31,7 @@ FAKE = FakeDecoder(SPEC)
 
 @asynccontextmanager
 async def odd(
-    model: str = "fake", env: dict[str, str] | None = None, **options: object
+    model: str = "fake", env: dict[str, str] | None = None, **options: Any
 ) -> AsyncIterator[CodecWorkerEngine]:
     engine = CodecWorkerEngine(
         model,
@@ -67,8 +69,8 @@ async def test_encode_returns_codes_of_each_clip() -> None:
         assert engine.fingerprint == FAKE.fingerprint
         clips = [clip(frames=frames) for frames in (1, 5, 40)]
         answers = await asyncio.gather(*(engine.encode(one) for one in clips))
-        for one, codes in zip(clips, answers, strict=True):
-            assert codes.dtype == np.int16
+        for one, (codes, vector) in zip(clips, answers, strict=True):
+            assert (codes.dtype, vector) == (np.int16, None)
             assert np.array_equal(codes, FAKE.encode(one))
 
 
@@ -81,7 +83,7 @@ async def test_windows_do_not_wait_for_clips(tmp_path: Path) -> None:
             await engine.decode(window(), time.monotonic())
         assert not slow.done()
         gate.touch()
-        assert (await slow).shape == (2, 5)
+        assert (await slow).codes.shape == (2, 5)
 
 
 async def test_encode_failure_does_not_affect_next_clip() -> None:
@@ -93,7 +95,7 @@ async def test_encode_failure_does_not_affect_next_clip() -> None:
             await engine.encode(clip(CLIP_ERR))
         assert failed.value.code is ErrorCode.CODEC_FAILED
         assert "told" not in failed.value.message
-        assert (await engine.encode(clip())).shape == (2, 5)
+        assert (await engine.encode(clip())).codes.shape == (2, 5)
         assert engine.restarts == 0
 
 
@@ -104,7 +106,7 @@ async def test_clip_that_kills_worker_fails_alone() -> None:
         with pytest.raises(BackendError) as failed:
             await poison
         assert failed.value.code is ErrorCode.CODEC_FAILED
-        assert np.array_equal(await behind, FAKE.encode(clip(frames=7)))
+        assert np.array_equal((await behind).codes, FAKE.encode(clip(frames=7)))
         assert engine.restarts == 1
 
 
@@ -120,8 +122,8 @@ async def test_clip_limit_refuses_excess_and_cancel_frees_place() -> None:
         with pytest.raises(asyncio.CancelledError):
             await second
         third = asyncio.create_task(engine.encode(clip(frames=3)))
-        assert (await first).shape == (2, 5)
-        assert (await third).shape == (2, 3)
+        assert (await first).codes.shape == (2, 5)
+        assert (await third).codes.shape == (2, 3)
 
 
 async def test_encode_times_out() -> None:
@@ -174,7 +176,7 @@ async def test_worker_hears_no_more_of_clip_that_has_ended(end: str) -> None:
             case _:
                 encodes.stop()
     first, second = await asyncio.gather(*asking, return_exceptions=True)
-    assert isinstance(first, np.ndarray if end == "answer" else BackendError)
+    assert isinstance(first, EncodedClip if end == "answer" else BackendError)
     assert isinstance(second, asyncio.CancelledError)
     encodes.on_ready()
     assert sent == []
@@ -192,7 +194,7 @@ async def test_encode_without_encoder_is_unsupported() -> None:
 async def test_encode_refuses_malformed_clip(bad: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     async with odd() as engine:
         sent: list[object] = []
-        monkeypatch.setattr(engine._workers, "send", sent.append)
+        monkeypatch.setattr(engine._workers, "send", lambda worker, message: sent.append(message))
         with pytest.raises(RequestError) as refused:
             await engine.encode(bad)
         assert refused.value.code is ErrorCode.INVALID_AUDIO
@@ -217,7 +219,7 @@ async def test_real_worker_encodes_like_higgs_encoder(checkpoint: Path) -> None:
         samples = np.random.default_rng(3).normal(0, 0.1, 24_000 + 7).astype(np.float32)
         assert engine.can_encode
         assert len(engine.fingerprint) == 32
-        codes = await engine.encode(samples)
+        codes, _ = await engine.encode(samples)
         assert np.array_equal(codes, open_higgs(str(checkpoint)).load_encoder().encode(samples))
         assert codes.shape == (8, 26)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,6 +201,7 @@ def test_convert_leaves_no_part_of_configuration_if_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(family: CodecFamily, source: Path, made: Path, config: dict) -> dict:
+        assert family.conversion is not None
         return convert_file(family.conversion, source, made, config)
 
     def fail(file: Path, text: str, **_: object) -> None:
@@ -224,7 +226,7 @@ def test_convert_refuses_folder_without_pickle(tmp_path: Path) -> None:
 
 def test_convert_reports_reader_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_codec_pth(tmp_path)
-    monkeypatch.setattr(module.sys, "executable", "/bin/false")
-    with pytest.raises(CheckpointError, match=r"its reader ended \(1\)"):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(CheckpointError, match=r"its reader ended: exit status 1"):
         convert(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["codec.pth"]

@@ -10,8 +10,8 @@ import pytest
 from codec import warmup
 from codec.batching import BatchLimits, EqualShapes
 from codec.buckets import Buckets
-from codec.fake import FakeDecoder
 from codec.warmup import measure_cost
+from loadtest.fakes.codec import FakeDecoder
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
@@ -99,6 +99,6 @@ def test_measure_cost_ignores_single_odd_run(timed: Callable[..., Timed], odd_s:
 
 def test_measure_cost_with_graphs_counts_all_frames_of_batch(timed: Callable[..., Timed]) -> None:
     decoder = timed(lambda window: 0.002 * window.codes.shape[1])
-    decoder.buckets = Buckets.of(BatchLimits(rows=8), decoder.spec)
+    vars(decoder)["buckets"] = Buckets.of(BatchLimits(rows=8), decoder.spec)
     cost = measure_cost(decoder, EqualShapes(), BatchLimits(rows=8))
     assert (cost.fixed_s, cost.frame_s) == (pytest.approx(0.0), pytest.approx(0.002))

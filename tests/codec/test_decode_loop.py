@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,8 +14,7 @@ import torch
 
 from codec.batching import BatchLimits, DecodeCost
 from codec.clips import ClipThread
-from codec.decode_loop import DecodeLoop
-from codec.fake import FakeDecoder
+from codec.decode_loop import DecodeLoop, DecoderBroken
 from codec.memory import HeapTrimmer
 from codec.messages import (
     Cancel,
@@ -23,11 +23,13 @@ from codec.messages import (
     Decoding,
     Encode,
     Failed,
+    ToWorker,
     decode_message,
     samples_of,
 )
 from codec.worker import FATAL
-from ipc.child import LinkClosed
+from ipc.child import ChildLink, LinkClosed
+from loadtest.fakes.codec import FakeDecoder
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
@@ -35,17 +37,21 @@ SPEC = CodecSpec(24_000, 6, (100,) * 2, 3, 3)
 FAR = 1e12
 
 
-class ScriptedLink:
+Received = Decode | Encode | Cancel
+
+
+class ScriptedLink(ChildLink[ToWorker]):
     """Delivers one list of messages per turn, then closes; records the messages sent."""
 
-    def __init__(self, turns: list[list[Decode | Cancel]]) -> None:
-        self.turns, self.sent = turns, []
+    def __init__(self, turns: Sequence[Sequence[Received]]) -> None:
+        self.turns = list(turns)
+        self.sent: list[object] = []
         self.waited: list[bool] = []
 
-    def receive(self, *, wait: bool) -> list[Decode | Cancel]:
+    def receive(self, *, wait: bool) -> list[Any]:
         self.waited.append(wait)
         if self.turns:
-            return self.turns.pop(0)
+            return list(self.turns.pop(0))
         if wait:
             raise LinkClosed
         return []
@@ -53,7 +59,7 @@ class ScriptedLink:
     def send(self, message: object) -> None:
         self.sent.append(message)
 
-    def answers(self, kind: type) -> list:
+    def answers(self, kind: type) -> list[Any]:
         return [message for message in self.sent if isinstance(message, kind)]
 
 
@@ -248,6 +254,39 @@ def test_worker_ends_on_device_error() -> None:
     assert link.answers(Failed) == []
 
 
+@pytest.mark.parametrize(
+    ("codes", "ends"),
+    [
+        ([13, 13], False),
+        ([13, 13, 13], True),
+        ([13, 13, 1, 13, 13], False),
+        ([13, 1, 13, 13, 13], True),
+        ([13, 13, -1, -1], False),
+        ([-1, 13, -1, 13, -1, 13], True),
+    ],
+)
+def test_worker_ends_after_three_failed_windows_without_success(
+    codes: list[int], ends: bool
+) -> None:
+    """13 fails in the decoder. -1 is not a code: the window's own fault says nothing of others."""
+    link = ScriptedLink([[message(id, code=code)] for id, code in enumerate(codes)])
+    loop = DecodeLoop(link, Moody(SPEC), DecodeCost(0.0, 0.0), BatchLimits())
+    with pytest.raises(DecoderBroken if ends else LinkClosed):
+        loop.run()
+    answered = {m.id for kind in (Failed, Decoded) for m in link.answers(kind)}
+    unanswered = {len(codes) - 1} if ends else set()
+    assert answered == set(range(len(codes))) - unanswered
+
+
+def test_worker_ends_when_every_window_of_batch_fails() -> None:
+    link = ScriptedLink([[message(id, code=13) for id in range(4)]])
+    limits = BatchLimits(seconds=1e9)
+    loop = DecodeLoop(link, Moody(SPEC), DecodeCost(0.0, 0.0), limits)
+    with pytest.raises(DecoderBroken):
+        loop.run()
+    assert [m.id for m in link.answers(Failed)] == [0, 1]
+
+
 class Stateful(FakeDecoder):
     """Recomputes the state before each window in three slices."""
 
@@ -301,7 +340,7 @@ def test_worker_ends_when_stopped_while_it_recomputes_state(windows: int) -> Non
     class StoppedLink(ScriptedLink):
         """Closes at the second turn, and has nothing to read after that, as after a Stop."""
 
-        def receive(self, *, wait: bool) -> list[Decode | Cancel]:
+        def receive(self, *, wait: bool) -> list[Any]:
             if len(self.waited) == 1:
                 self.waited.append(wait)
                 raise LinkClosed
@@ -338,6 +377,6 @@ def test_worker_warms_up_shapes_only_when_idle() -> None:
 def test_heap_is_looked_at_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of ever new shapes would otherwise fill the memory with holes."""
     looks: list[int] = []
-    monkeypatch.setattr(HeapTrimmer, "look", lambda trimmer: looks.append(1))
+    monkeypatch.setattr(HeapTrimmer, "check", lambda trimmer: looks.append(1))
     link = run([[message(1, new=20)], [message(2)]])
     assert len(looks) == len(link.answers(Decoding)) > 2

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from benchmarks.seam import SPEECH
 from codec.families.higgs.checkpoint import BUNDLED_PREFIX, open_higgs
 from codec.families.higgs.config import CodecConfig, EncoderConfig, parse_encoder_config
 from codec.families.higgs.decoder import HiggsDecoder
@@ -25,6 +25,7 @@ from codec.family import CheckpointError, ClipError
 from codec.residual_codes import Codebook, ResidualSearch
 from streaming.spec import Samples
 from tests.codec.encoder_oracle import resample as resample_by_definition
+from training.evaluation.seams import SPEECH
 
 HOP = 960
 ORACLE = Path(__file__).with_name("encoder_oracle.py")
@@ -66,7 +67,7 @@ def run_oracle(*arguments: str) -> None:
 
 def test_encoder_equals_transformers(checkpoint: Path, speech: Samples, tmp_path: Path) -> None:
     """In float64 all codes are equal. In float32 rounding may decide between close vectors."""
-    given = clips(speech)
+    given: dict[str, Any] = clips(speech)
     np.savez(tmp_path / "clips.npz", **given)
     run_oracle("encode", str(checkpoint), str(tmp_path / "clips.npz"), str(tmp_path / "out.npz"))
     expected = np.load(tmp_path / "out.npz")

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,12 @@ import pytest_asyncio
 
 from codec import workers
 from codec.engine import CodecWorkerEngine
-from codec.fake import FakeDecoder
 from codec.families.higgs.decoder import HiggsDecoder
 from codec.messages import Decoded, Decoding
+from ipc import supervisor
 from ipc.child_process import ChildProcess
 from ipc.supervisor import ChildFailed, Watch
+from loadtest.fakes.codec import FakeDecoder
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Samples
@@ -170,6 +173,84 @@ async def test_worker_kill_loses_no_window(
     assert real.engine.pid != first
 
 
+async def test_several_workers_return_the_samples_of_one(
+    checkpoint: Path, decoder: HiggsDecoder, random_codes: Callable, windows_of: Callable
+) -> None:
+    """Bit for bit, while each decodes windows of the same stream, and after one was killed."""
+    several = Rig({"workers": 2}, str(checkpoint))
+    await several.engine.start()
+    codes = random_codes(900)
+    windows = windows_of(codes, [30], 10, 10)
+    whole = decoder.decode([codes])[0]
+    tasks = [asyncio.create_task(several.decode(w, soon())) for w in windows]
+    await several.until(lambda: len(several.engine._decodes._in_hand) == 2)
+    first, second = several.engine.pids
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert np.array_equal(np.concatenate(await asyncio.gather(*tasks)), whole)
+    assert (several.engine.restarts, several.engine.outstanding) == (1, 0)
+    await several.until(lambda: several.engine.workers == 2)
+    assert several.engine.pids[1] == second
+    again = await asyncio.gather(*(several.decode(w, soon()) for w in windows))
+    assert np.array_equal(np.concatenate(again), whole)
+    await several.engine.stop()
+
+
+async def test_windows_of_killed_worker_go_to_the_other_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # no restart during the test
+    rig = odd(workers=2)
+    await rig.engine.start()
+    assert (rig.engine.workers, len(set(rig.engine.pids))) == (2, 2)
+    windows = [window(SLOW, seed=n) for n in range(6)]
+    tasks = [asyncio.create_task(rig.decode(w, soon())) for w in windows]
+    await rig.until(lambda: len(rig.engine._decodes._in_hand) == 2)
+    victim = rig.engine.pids[1]
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    for w, samples in zip(windows, await asyncio.gather(*tasks), strict=True):
+        assert_right(w, samples)
+    assert (rig.engine.is_ready, rig.engine.workers, rig.engine.restarts) == (True, 1, 1)
+    await rig.engine.stop()
+
+
+async def test_spare_takes_the_place_of_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))
+    rig = odd(workers=2, spare=True)
+    await rig.engine.start()
+    await rig.until(lambda: bool(rig.engine.has_spare_ready))
+    (first, second), spare = rig.engine.pids, rig.engine.spare_pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await rig.until(lambda: rig.engine.takeovers == 1)
+    assert (rig.engine.pids, rig.engine.workers) == ([second, spare], 2)
+    answers = await asyncio.gather(*(rig.decode(window(seed=n), soon()) for n in range(4)))
+    for n, samples in enumerate(answers):
+        assert_right(window(seed=n), samples)
+    await rig.engine.stop()
+
+
+async def test_clip_goes_on_after_another_worker_died() -> None:
+    """One worker encodes all clips, since each that does loads an encoder."""
+    rig = odd(workers=2)
+    await rig.engine.start()
+    samples = np.linspace(0.1, 0.2, 60, dtype=np.float32)
+    wanted = FAKE.encode(samples)
+    assert np.array_equal((await rig.engine.encode(samples)).codes, wanted)
+    encodes = rig.engine._clip_worker
+    for victim in rig.engine.pids[::-1]:
+        assert victim is not None
+        restarts = rig.engine.restarts
+        os.kill(victim, signal.SIGKILL)
+        await rig.until(lambda: rig.engine.restarts == restarts + 1)  # noqa: B023
+        assert np.array_equal((await rig.engine.encode(samples)).codes, wanted)
+        encodes = rig.engine._clip_worker
+        await rig.until(lambda: rig.engine.workers == 2)
+    assert encodes == 1, "the second takes over when the first has died"
+    await rig.engine.stop()
+
+
 async def test_stopped_worker_is_detected_and_replaced(brisk: Rig) -> None:
     pid = brisk.engine.pid
     assert pid is not None
@@ -192,6 +273,7 @@ async def test_window_that_kills_workers_fails_alone(rig: Rig) -> None:
             assert isinstance(answer, BackendError)
             assert answer.code is ErrorCode.CODEC_FAILED
         else:
+            assert not isinstance(answer, BaseException)
             assert_right(w, answer)
     assert rig.engine.restarts == 2
     assert len(rig.stats) == 5
@@ -217,8 +299,32 @@ async def test_bad_window_fails_alone(rig: Rig, code: int) -> None:
             assert isinstance(answer, BackendError)
             assert "told to" not in answer.message
         else:
+            assert not isinstance(answer, BaseException)
             assert_right(w, answer)
     assert rig.engine.restarts == 0
+
+
+async def test_worker_whose_windows_all_fail_is_replaced_and_not_ready_meanwhile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third window, unanswered, is given up after a failure in the next worker."""
+    was_ready, pid = [], rig.engine.pid
+    down = rig.engine._decodes.on_down
+
+    def note(worker: Any) -> None:
+        was_ready.append(rig.engine.is_ready)
+        down(worker)
+
+    monkeypatch.setattr(rig.engine._decodes, "on_down", note)
+    for _ in range(3):
+        with pytest.raises(BackendError) as raised:
+            await rig.decode(window(ERR), soon())
+        assert raised.value.code is ErrorCode.CODEC_FAILED
+    assert was_ready == [False]
+    assert rig.engine.restarts == 1
+    assert rig.engine.is_ready
+    assert rig.engine.pid != pid
+    assert_right(window(), await rig.decode(window(), soon()))
 
 
 async def test_cancel_drops_queued_window(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,9 +332,9 @@ async def test_cancel_drops_queued_window(gated: Gated, monkeypatch: pytest.Monk
     begun: list[int] = []  # windows that the worker reports as being decoded
     hear = rig.engine._decodes.on_message
 
-    def note(message: Decoding | Decoded) -> None:
+    def note(message: Decoding | Decoded, worker: int) -> None:
         begun.extend(message.ids if isinstance(message, Decoding) else ())
-        hear(message)
+        hear(message, worker)
 
     monkeypatch.setattr(rig.engine._decodes, "on_message", note)
     blocker = await rig.block()
@@ -269,7 +375,7 @@ async def test_first_window_yields_to_streams_close_to_underrun(
     order: list[str] = []
 
     async def ask(name: str, new: int, deadline_s: float, left: int) -> None:
-        await gated.decode(window(new=new, left=left), deadline_s)
+        await gated.decode(replace(window(new=new, left=left), is_first=not left), deadline_s)
         order.append(name)
 
     blocker = await gated.block()
@@ -435,18 +541,3 @@ async def test_worker_with_graphs_decodes_equal_samples(
         assert seen.count("capture graphs") == phases
     finally:
         await engine.stop()
-
-
-@pytest.mark.parametrize(("precision", "uses_tf32"), [("float32", False), ("tf32", True)])
-async def test_worker_uses_tf32_only_on_request(
-    checkpoint: Path, tmp_path: Path, precision: str, uses_tf32: bool
-) -> None:
-    engine = CodecWorkerEngine(
-        str(checkpoint),
-        precision=precision,
-        module="tests.codec.precision_worker",
-        env={"SEEN": str(tmp_path / "seen")},
-    )
-    await engine.start()
-    await engine.stop()
-    assert (tmp_path / "seen").read_text() == repr((uses_tf32, uses_tf32))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.fake import FakeDecoder
 from codec.family import CodesError
+from loadtest.fakes.codec import FakeDecoder
 from streaming.spec import CodecSpec
 
 SPEC = CodecSpec(24_000, 6, (50,) * 3, 4, 4)

@@ -26,8 +26,8 @@ for _ in range(400):
 full = resident()
 blocks.clear()
 freed = resident()
-trimmed = trimmer.look()
-print(full, freed, resident(), trimmed, trimmer.look())
+trimmed = trimmer.check()
+print(full, freed, resident(), trimmed, trimmer.check())
 """
 
 
@@ -36,14 +36,14 @@ def test_heap_trimmer_trims_once_per_growth() -> None:
     trims: list[int] = []
     trimmer = HeapTrimmer(20, lambda: next(sizes), lambda: trims.append(1))
     # The floor is 100, and 131 after the trim at 130. No later size exceeds it by more than 20.
-    assert [trimmer.look() for _ in range(2)] == [False, True]
-    assert [trimmer.look() for _ in range(3)] == [False, False, False]
+    assert [trimmer.check() for _ in range(2)] == [False, True]
+    assert [trimmer.check() for _ in range(3)] == [False, False, False]
     assert len(trims) == 1
 
 
 def test_heap_trimmer_never_trims_without_proc() -> None:
     trimmer = HeapTrimmer(20, lambda: 0, lambda: pytest.fail("trimmed"))
-    assert not trimmer.look()
+    assert not trimmer.check()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")

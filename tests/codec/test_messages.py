@@ -78,22 +78,25 @@ def test_window_of_refuses_inconsistent_message(random_codes: Callable, change: 
 def test_samples_round_trip() -> None:
     samples = np.linspace(-1, 1, 960, dtype=np.float32)
     (message,) = MessageReader(FromWorker).feed(
-        encode(Decoded(1, samples.tobytes(), 0.1, 0.2, 3, 4))
+        encode(Decoded(1, memoryview(samples.tobytes()), 0.1, 0.2, 3, 4))
     )
     assert np.array_equal(samples_of(message), samples)
     with pytest.raises(ValueError):
-        samples_of(Decoded(1, b"abc", 0.0, 0.0, 1, 1))
+        samples_of(Decoded(1, memoryview(b"abc"), 0.0, 0.0, 1, 1))
 
 
 def test_samples_of_longest_generation_fit_into_message() -> None:
     samples = b"\0" * (4 * 2048 * 960)
-    (message,) = MessageReader(FromWorker).feed(encode(Decoded(1, samples, 0.1, 0.2, 3, 4)))
+    (message,) = MessageReader(FromWorker).feed(
+        encode(Decoded(1, memoryview(samples), 0.1, 0.2, 3, 4))
+    )
     assert message.samples == samples
 
 
 def test_message_types_have_distinct_tags() -> None:
     answers = [
-        Ready(SPEC, DecodeCost(0.1, 0.2)), Decoding([1, 2]), Decoded(1, b"abcd", 0.1, 0.2, 3, 4),
+        Ready(SPEC, DecodeCost(0.1, 0.2)), Decoding([1, 2]),
+        Decoded(1, memoryview(b"abcd"), 0.1, 0.2, 3, 4),
         Encoding(3), Encoded(3, b"abcd", 2), Failed(1, "bad_window", ""), Alive(),
         Progress("load", 0.5), Fatal("no codec"),
     ]  # fmt: skip

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from codec import pending
 from codec.messages import Cancel, Decode, Decoded, Decoding, Encode, Encoded, Encoding
-from codec.pending import BEGIN_S, PendingDecodes, PendingEncodes
+from codec.pending import BEGIN_S, PendingDecodes, PendingEncodes, WorkerChoice
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import DecodeStats
 from streaming.spec import Samples
@@ -25,7 +27,7 @@ HOP = 6
 async def sent_for(window: DecodeWindow, deadline_s: float) -> list[Decode | Cancel]:
     """Return the messages sent for a window whose decode is cancelled."""
     sent: list[Decode | Cancel] = []
-    decodes = PendingDecodes(sent.append, 1)
+    decodes = PendingDecodes(lambda message, worker: sent.append(message), 1)
     asking = asyncio.create_task(decodes.decode(7, window, HOP, deadline_s, 60.0))
     await asyncio.sleep(0)
     asking.cancel()
@@ -37,7 +39,9 @@ async def sent_for(window: DecodeWindow, deadline_s: float) -> list[Decode | Can
 
 def window(left: int = 0, first_frame: int = 0) -> DecodeWindow:
     codes = np.zeros((2, left + NEW + LOOKAHEAD), np.int16)
-    return DecodeWindow(codes, left, NEW, LOOKAHEAD, first_frame)
+    return DecodeWindow(
+        codes, left, NEW, LOOKAHEAD, first_frame, is_first=not (left or first_frame)
+    )
 
 
 async def test_cancelled_window_is_withdrawn() -> None:
@@ -84,7 +88,7 @@ class Out:
 
     def __init__(self) -> None:
         self.sent: list[Decode | Cancel] = []
-        self.decodes = PendingDecodes(self.sent.append, 10)
+        self.decodes = PendingDecodes(lambda message, worker: self.sent.append(message), 10)
         self.asking: dict[int, asyncio.Task[tuple[Samples, DecodeStats]]] = {}
 
     async def ask(self, id: int, in_s: float = 9.0, one: DecodeWindow | None = None) -> None:
@@ -96,7 +100,9 @@ class Out:
 
     def answer(self, id: int, count: int = NEW * HOP) -> None:
         samples = np.full(count, id, "<f4").tobytes()
-        self.decodes.on_message(Decoded(id, samples, 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
+        self.decodes.on_message(
+            Decoded(id, memoryview(samples), 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD)
+        )
 
     def next_worker(self) -> list[tuple[int, bool]]:
         """Return the ids of the windows that it gets, in order, and whether each goes alone."""
@@ -238,12 +244,91 @@ async def test_audio_that_is_not_finite_fails_decode(odd: float) -> None:
         await out.ask(id)
     samples = np.zeros(NEW * HOP, "<f4")
     samples[-1] = odd
-    out.decodes.on_message(Decoded(0, samples.tobytes(), 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD))
+    out.decodes.on_message(
+        Decoded(0, memoryview(samples.tobytes()), 0.0, 0.01, 1, LEFT + NEW + LOOKAHEAD)
+    )
     out.answer(1)
     with pytest.raises(BackendError) as caught:
         await out.asking[0]
     assert caught.value.code is ErrorCode.CODEC_FAILED
     assert len((await out.asking[1])[0]) == NEW * HOP
+
+
+def numbered(window: DecodeWindow, request: str, turn_s: float, worker: int | None = None) -> Any:
+    """A pending window of an utterance that plays."""
+    answer: Any = None
+    return pending._PendingWindow(0, window, 0, turn_s, 0.0, answer, request, worker=worker)
+
+
+def test_window_goes_to_the_worker_that_soonest_gets_to_it() -> None:
+    choice = WorkerChoice()
+    choice.workers = (0, 1, 2)
+    busy = [
+        numbered(window(LEFT), "a", 1.0, 0),
+        numbered(window(LEFT), "b", 9.0, 1),
+        numbered(window(LEFT), "c", 1.0, 2),
+        numbered(window(LEFT), "d", 1.0),  # no worker has it
+    ]
+    assert choice.choose(numbered(window(LEFT), "e", 5.0), busy) == 1, "its other one is due later"
+    assert choice.choose(numbered(window(LEFT), "e", 10.0), busy[1:]) == 0
+
+
+def test_idle_workers_take_turns_and_new_one_does_not_make_up_for_the_past() -> None:
+    choice = WorkerChoice()
+    choice.workers = (0, 1)
+    turns = [choice.choose(numbered(window(LEFT), "a", 1.0), []) for _ in range(6)]
+    assert turns == [0, 1] * 3
+    choice.on_up(2)
+    choice.workers = (0, 1, 2)
+    assert [choice.choose(numbered(window(LEFT), "a", 1.0), []) for _ in range(4)] == [0, 1, 2, 0]
+
+
+def test_without_worker_none_is_chosen() -> None:
+    choice = WorkerChoice()
+    choice.workers = ()
+    assert choice.choose(numbered(window(), "a", 1.0), []) is None
+
+
+def test_stream_with_state_stays_until_its_end_or_its_workers() -> None:
+    choice = WorkerChoice()
+    choice.keeps_streams = True
+    choice.workers = (0, 1)
+    first = {name: choice.choose(numbered(window(), name, 1.0), []) for name in "abcd"}
+    assert first == {"a": 0, "b": 1, "c": 0, "d": 1}, "as many streams for each"
+    busy = [numbered(window(LEFT), "x", 0.0, 0)]
+    for name in "abcd":
+        assert choice.choose(numbered(window(LEFT), name, 1.0), busy) == first[name]
+    last = replace(window(LEFT), is_last=True)
+    for name in "ac":
+        assert choice.choose(numbered(last, name, 1.0), busy) == 0
+    assert [choice.choose(numbered(window(), n, 1.0), busy) for n in "ef"] == [0, 0]
+    choice.workers = (1,)
+    assert choice.choose(numbered(window(LEFT), "e", 1.0), busy) == 1
+    choice.workers = (0, 1)
+    assert choice.choose(numbered(window(LEFT), "e", 1.0), busy) == 0
+
+
+async def test_windows_of_dead_worker_alone_are_sent_again() -> None:
+    sent: list[tuple[int, int]] = []
+    choice = WorkerChoice()
+    choice.workers = (0, 1)
+    decodes = PendingDecodes(lambda message, worker: sent.append((message.id, worker)), 10, choice)
+    asking = [
+        asyncio.create_task(decodes.decode(id, window(LEFT), HOP, 1.0 + id, 60.0))
+        for id in range(4)
+    ]
+    await asyncio.sleep(0)
+    assert sent == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    decodes.on_message(Decoding([0]), 0)
+    decodes.on_message(Decoding([1]), 1)
+    sent.clear()
+    choice.workers = (0,)
+    decodes.on_down(1)
+    decodes.on_ready()
+    assert sent == [(1, 0), (3, 0)]
+    assert [one.strikes for one in decodes._pending.values()] == [0, 1, 0, 0]
+    decodes.stop()
+    await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def test_clip_in_hand_fails_with_its_worker_and_waiting_clips_go_to_the_next() -> None:
@@ -254,7 +339,7 @@ async def test_clip_in_hand_fails_with_its_worker_and_waiting_clips_go_to_the_ne
     await asyncio.sleep(0)
     encodes.on_message(Encoding(1))
     encodes.on_message(Encoded(1, b"\7\0\7\0", 2))
-    assert (await answers[0]).tolist() == [[7], [7]]
+    assert (await answers[0]).codes.tolist() == [[7], [7]]
     encodes.on_down()  # nothing is in hand: no clip is to blame
     encodes.on_ready()
     assert [message.id for message in sent] == [1, 2, 3, 2, 3]

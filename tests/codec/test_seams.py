@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.seam import LOOKAHEADS, SPEECH, Seam, measure
 from codec.families.higgs.decoder import HiggsDecoder
 from streaming.spec import Codes
+from training.evaluation.seams import LOOKAHEADS, SPEECH, Seam, measure
 
 #: Documented signal-to-noise ratios in dB, over all samples and in the worst chunk, by lookahead;
 #: for random weights that look ten frames ahead.
@@ -18,7 +18,7 @@ PROMISED = {0: (17, 17), 1: (21, 20), 2: (25, 24), 3: (32, 31), 4: (52, 51), 6: 
 
 @pytest.fixture(scope="module")
 def utterances() -> list[Codes]:
-    """Two of the eight utterances; ``python -m benchmarks.seam`` measures all."""
+    """Two of the eight utterances."""
     with np.load(SPEECH, allow_pickle=False) as file:
         return [file[name] for name in ("utterance_0", "utterance_1")]
 

@@ -9,8 +9,8 @@ import pytest
 
 from codec.batching import BatchLimits
 from codec.buckets import Buckets
-from codec.fake import FakeDecoder
 from codec.warmup import keep_kernels, later_windows, meet_first_windows
+from loadtest.fakes.codec import FakeDecoder
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
 
@@ -62,7 +62,7 @@ def test_graphs_need_no_windows_in_advance(monkeypatch: pytest.MonkeyPatch) -> N
     spec = CodecSpec(24_000, 960, (1024,) * 8, 3, 4)
     decoder = FakeDecoder(spec)
     assert later_windows(decoder)
-    decoder.buckets = Buckets.of(BatchLimits(), spec)
+    vars(decoder)["buckets"] = Buckets.of(BatchLimits(), spec)
     monkeypatch.setattr(decoder, "decode_windows", lambda windows: pytest.fail("decodes"))
     meet_first_windows(decoder)
     assert later_windows(decoder) == []

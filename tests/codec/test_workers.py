@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from codec import workers as module
 from codec.batching import DecodeCost
 from codec.messages import Cancel, Encoding, FromWorker, Ready
-from codec.workers import CodecWorkers
+from codec.workers import CodecWorkers, WorkerEvents
 from ipc.supervisor import ChildDown, Program, Watch
 from streaming.spec import CodecSpec
 
@@ -54,7 +54,7 @@ class Scripted:
             self.restarts += 1
 
 
-READY = [Ready(SPEC, DecodeCost(0.0, 1e-4), fingerprint=name) for name in ("first", "spare")]
+READY = [Ready(SPEC, DecodeCost(0.0, 1e-4), fingerprint=f"worker {n}") for n in range(4)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -64,85 +64,108 @@ def _scripted() -> Iterator[None]:
         yield
 
 
-def program_of(told: list[object]) -> Program[FromWorker]:
-    """A program that notes its callbacks."""
-    return Program(
+def workers_of(told: list[object], count: int = 1, *, spare: bool) -> CodecWorkers:
+    """Workers whose events are noted, a worker's number before each."""
+    program: Program[FromWorker] = Program(
         module="codec.worker",
         args=[],
         inbound=FromWorker,
         ready=Ready,
-        on_message=told.append,
-        on_ready=told.append,
-        on_down=lambda: told.append("down"),
+        on_message=lambda message: None,
+        on_ready=lambda ready: None,
+        on_down=lambda: None,
         on_progress=lambda phase, seconds: told.append(phase),
     )
+    events = WorkerEvents(
+        on_message=lambda number, message: told.append((number, message)),
+        on_ready=lambda number, ready: told.append((number, ready)),
+        on_down=lambda number: told.append((number, "down")),
+    )
+    return CodecWorkers(program, Watch(), events, count=count, spare=spare)
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["toggle", "speak", "send"]), st.booleans()))
+STEPS = st.lists(st.tuples(st.sampled_from(["toggle", "speak", "send"]), st.integers(0, 3)))
 
 
-@given(spare=st.booleans(), steps=STEPS)
-def test_one_worker_is_active_while_any_is_up(spare: bool, steps: list[tuple[str, bool]]) -> None:
-    """It alone is given work and heard, and the program is told of each change, in order."""
+@given(count=st.integers(1, 3), spare=st.booleans(), steps=STEPS)
+def test_as_many_workers_are_active_as_wanted_while_so_many_are_up(
+    count: int, spare: bool, steps: list[tuple[str, int]]
+) -> None:
+    """They alone are given work and heard, and each change is told, in order."""
     told: list[object] = []
     made: list[Scripted] = []
     Scripted.made = made
-    workers = CodecWorkers(program_of(told), Watch(), spare=spare)
-    active: int | None = None
+    workers = workers_of(told, count, spare=spare)
+    active: list[int] = []
     expected: list[object] = []
-    sent: tuple[list[object], ...] = ([], [])
+    sent: list[list[object]] = [[] for _ in made]
     takeovers = 0
-    for number, (step, second) in enumerate(steps):
-        one = int(second and spare)
+    for number, (step, which) in enumerate(steps):
+        one = which % len(made)
         if step == "toggle":
             made[one].toggle(READY[one])
-            if active is None:
-                active = one
-                expected.append(READY[one])
-            elif active == one:
-                expected.append("down")
-                active = next((n for n, other in enumerate(made) if other.is_up), None)
-                if active is not None:
+            if made[one].is_up and len(active) < count:
+                active.append(one)
+                expected.append((one, READY[one]))
+            elif one in active:
+                active.remove(one)
+                expected.append((one, "down"))
+                spares = [n for n, other in enumerate(made) if other.is_up and n not in active]
+                if spares:
                     takeovers += 1
-                    expected.append(READY[active])
+                    active.append(spares[0])
+                    expected.append((spares[0], READY[spares[0]]))
         elif step == "speak" and made[one].is_up:
             message = Encoding(number)
             made[one].program.on_message(message)
-            expected += [message] if one == active else []
-        elif step == "send" and active is None:
+            expected += [(one, message)] if one in active else []
+        elif step == "send" and one not in active:
             with pytest.raises(ChildDown):
-                workers.send(Cancel(number))
+                workers.send(one, Cancel(number))
         elif step == "send":
-            workers.send(Cancel(number))
-            sent[active or 0].append(Cancel(number))
+            workers.send(one, Cancel(number))
+            sent[one].append(Cancel(number))
         assert (told, workers.takeovers) == (expected, takeovers)
-        assert [other.sent for other in made] == list(sent[: len(made)])
+        assert [other.sent for other in made] == sent
+        assert list(workers.active) == sorted(active)
         assert workers.is_up == any(other.is_up for other in made)
-        assert workers.has_spare_up == (spare and all(other.is_up for other in made))
+        assert workers.has_spare_up == (sum(other.is_up for other in made) > count)
         assert workers.restarts == sum(other.restarts for other in made)
-        assert workers.pid == made[active or 0].pid
-        assert workers.spare_pid == (made[1 - (active or 0)].pid if spare else None)
+        assert workers.pids == [made[n].pid for n in sorted(active) or [0]]
+        idle = [other.pid for n, other in enumerate(made) if n not in (active or [0])]
+        assert workers.spare_pid == (idle[0] if idle else None)
+
+
+async def test_start_waits_for_all_workers_but_the_spare() -> None:
+    Scripted.made = made = list[Scripted]()
+    workers = workers_of([], 2, spare=True)
+    await workers.start()
+    assert [one.is_up for one in made] == [True, True, False]
+    while not workers.has_spare_up:
+        await asyncio.sleep(0)
+    assert list(workers.active) == [0, 1]
+    await workers.stop()
 
 
 async def test_spare_does_not_take_over_at_shutdown() -> None:
     """Operators count takeovers as deaths. The spare's progress is no news while it loads."""
     told: list[object] = []
     Scripted.made = made = list[Scripted]()
-    workers = CodecWorkers(program_of(told), Watch(), spare=True)
+    workers = workers_of(told, spare=True)
     await workers.start()
     while not workers.has_spare_up:
         await asyncio.sleep(0)
     for number, one in enumerate(made):
         one.program.on_progress(f"load {number}", 1.0)
     await workers.stop()
-    assert told == [READY[0], "load 0", "down"]
+    assert told == [(0, READY[0]), "load 0", (0, "down")]
     assert (workers.takeovers, workers.is_up, workers.has_spare_up) == (0, False, False)
 
 
 async def test_spare_is_not_started_after_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first worker may come up just as the workers are stopped; nothing would stop a spare."""
     Scripted.made = made = list[Scripted]()
-    workers = CodecWorkers(program_of([]), Watch(), spare=True)
+    workers = workers_of([], spare=True)
 
     async def come_up() -> None:
         made[0].toggle(READY[0])

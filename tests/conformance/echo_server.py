@@ -12,20 +12,21 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-import uvicorn
 from fastapi import FastAPI, WebSocket
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.access.gate import OriginGuard
-from service.dialects.native import TABLE
-from service.metrics import Metrics
+from service.build import assemble
+from service.engines.contracts import Engines
+from service.errors import NATIVE_TABLE
 from service.runtime import Runtime
 from service.settings import Settings
-from service.transport.uvicorn_protocols import server_config
+from service.transport.server_config import server_config
 from service.transport.websocket import Dialect, serve_socket
 from streaming.errors import TalkwireError
-from talker.fake import FakeTalker
 from tests.service.live import SPEC
+from tests.service.server import Server
 
 
 class Echo(Dialect):
@@ -50,11 +51,11 @@ class Echo(Dialect):
 
 def _app(runtime: Runtime) -> FastAPI:
     app = FastAPI()
-    app.add_middleware(OriginGuard, runtime=runtime)
+    app.add_middleware(OriginGuard, allowed=(), errors=runtime.errors)
 
     @app.websocket("/")
     async def echo(websocket: WebSocket) -> None:
-        await serve_socket(websocket, runtime, Echo, TABLE)
+        await serve_socket(websocket, runtime, Echo, NATIVE_TABLE)
 
     return app
 
@@ -63,18 +64,13 @@ def _app(runtime: Runtime) -> FastAPI:
 async def echo_server(**settings: int) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port."""
     chosen = Settings(**{"max_outbox_bytes": 128 << 20, **settings})  # type: ignore[arg-type]
-    metrics = Metrics("test", "echo")
-    runtime = Runtime(chosen, FakeTalker(), FakeCodecEngine(SPEC, 0.0), metrics)
+    runtime = assemble(chosen, Engines(FakeTalker(), FakeCodecEngine(SPEC, 0.0)))
     await runtime.start()
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(_app(runtime), chosen, 1))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield listener.getsockname()[1]
+        async with Server(server_config(_app(runtime), chosen, 1), listener) as server:
+            yield server.port
     finally:
-        server.should_exit = True
-        await serving
         await runtime.stop()
 
 

@@ -126,7 +126,7 @@ async def test_invalid_frames_close_connection_with_their_code(
 
 async def test_close_frame_is_answered_with_same_code_or_1000() -> None:
     async with echo_server() as port:
-        for code, sent in {**CLOSED, None: frame(CLOSE)}.items():
+        for code, sent in [*CLOSED.items(), (None, frame(CLOSE))]:
             async with wire(port) as talk:
                 talk.writer.write(sent + frame(TEXT, b"after"))
                 came = await talk.rest()

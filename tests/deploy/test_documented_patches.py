@@ -58,6 +58,13 @@ def test_api_keys_can_be_removed_by_patch(overlay: str, tmp_path: Path) -> None:
     assert {"tmp", "cache", "shm"} <= mounted <= volumes
 
 
+def test_password_of_a_private_registry_reaches_the_pods(tmp_path: Path) -> None:
+    objects = own(tmp_path, "cpu-embedded", **documented("imagePullSecrets"))
+    account = objects["ServiceAccount", "talkwire"]
+    assert account["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod(objects)["serviceAccountName"] == account["metadata"]["name"]
+
+
 #: What the Pod Security level "restricted" lets pods mount.
 RESTRICTED_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),

@@ -25,7 +25,7 @@ from service.settings import PREFIX, Settings
 from tests.deploy.container import ROOT, image_command, image_environment, instructions, stage
 from tests.deploy.render import render
 
-PACKAGES = ["asr", "codec", "embedded", "ipc", "service", "streaming", "talker"]
+PACKAGES = ["asr", "codec", "ipc", "service", "streaming", "talker", "text"]
 #: Entry points in a container: the command and the processes it starts.
 PROCESSES = ["service.cli", "talker.process", "codec.worker", "asr.worker", "talker.plugin"]
 DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.cuda"]
@@ -69,7 +69,7 @@ def test_images_contain_only_listed_files_and_voice(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {
         *("LICENSE", "README.md", "pyproject.toml", "requirements", "setup.py"),
         *("asr", "clients", "codec", "embedded", "ipc", "service", "streaming", "talker"),
-        "voices",
+        *("text", "voices"),
     }
 
 

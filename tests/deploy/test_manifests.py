@@ -185,5 +185,5 @@ def test_dashboard_and_rules_equal_their_sources(everything: Objects) -> None:
     assert len(found["data"]["dashboard.json"]) < 200_000
     rules = yaml.safe_load((monitoring / "rules.yml").read_text())
     assert everything["PrometheusRule", "talkwire"]["spec"] == rules
-    done = [sys.executable, monitoring / "make_rule_object.py", "--check"]
+    done = [sys.executable, str(monitoring / "make_rule_object.py"), "--check"]
     assert subprocess.run(done, check=False, capture_output=True).returncode == 0

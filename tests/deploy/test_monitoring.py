@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.dialects.errors import STATUS
+from service.errors import STATUS
 from streaming.errors import ErrorCode
 from talkwire_client import Client
 
@@ -178,7 +178,7 @@ async def test_rehearsal_makes_an_error_that_the_service_counts(
 
 
 def test_rehearsal_without_prometheus_reports_requirement() -> None:
-    command = [sys.executable, FOLDER / "rehearse.py"]
+    command = [sys.executable, str(FOLDER / "rehearse.py")]
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no prometheus here" in done.stderr
@@ -186,7 +186,7 @@ def test_rehearsal_without_prometheus_reports_requirement() -> None:
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus")
 def test_rehearsal_tells_in_one_line_that_no_service_answers() -> None:
-    command = [sys.executable, FOLDER / "rehearse.py", "--url", "ws://127.0.0.1:1"]
+    command = [sys.executable, str(FOLDER / "rehearse.py"), "--url", "ws://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("no server answers at ws://127.0.0.1:1/")

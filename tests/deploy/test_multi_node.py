@@ -30,7 +30,8 @@ def worker_pod(group: Objects) -> Object:
 def flags(container: Object) -> dict[str, str]:
     """The options of ``ray start`` in a container's command."""
     (line,) = re.findall(r"ray start (.+?)(?: && |$)", " ".join(container["command"][2].split()))
-    return dict((*word.split("=", 1), "")[:2] for word in shlex.split(line))
+    parted = (word.partition("=") for word in shlex.split(line))
+    return {name: value for name, _, value in parted}
 
 
 def environment(container: Object, group: Objects) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.auth.authenticator import Authority
+from tests.deploy.addresses import noted_addresses
 from tests.deploy.container import ROOT
 from tests.service.live import Gateway, client, gateway
 
@@ -134,13 +134,7 @@ async def test_documented_nginx_tells_clients_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service is told the address that connected to nginx, and none that a client claims."""
-    admit, addresses = Authority.admit, []
-
-    def noted(self: Authority, secret: str | None, needed: Any, address: str) -> Any:
-        addresses.append(address)
-        return admit(self, secret, needed, address)
-
-    monkeypatch.setattr(Authority, "admit", noted)
+    addresses = noted_addresses(monkeypatch)
     async with gateway() as server, proxy(server, tmp_path) as address:
         for own in ("127.0.0.2", "127.0.0.3"):
             transport = httpx.AsyncHTTPTransport(local_address=own)

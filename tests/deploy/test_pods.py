@@ -13,7 +13,7 @@ import pytest
 from ipc.supervisor import Watch
 from service import server as serve
 from service import tracing
-from service.server import exposure_fault
+from service.listening import exposure_fault
 from service.settings import PREFIX, SettingsError, load_settings
 from talker.engine import START_TIMEOUT_S
 from tests.deploy.container import ROOT

@@ -20,7 +20,7 @@ from tests.service.auth.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
 #: Greedy and with full lookahead, so that the samples are reproducible.
-EXACT = {
+EXACT: dict[str, Any] = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
 }

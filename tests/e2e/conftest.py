@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedded.evaluation.recogniser import Recogniser
 from tests.e2e.live import Service, service
+from training.evaluation.recogniser import Recogniser
 
 
 @pytest.fixture(scope="session")

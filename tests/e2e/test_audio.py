@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import soxr
 
-from embedded.evaluation.metrics import letter_error_rate
-from embedded.evaluation.recogniser import Recogniser
 from service.audio.encoder import audio_frame
 from streaming.spec import Encoding, Samples
 from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.service.audio.audio_signal import spectrum_error_db
+from training.evaluation.metrics import letter_error_rate
+from training.evaluation.recogniser import Recogniser
 
 RATE, CLOCK = 24_000, 48_000
 #: Opus' default in docs/reference/protocol.md, in bits per second.
@@ -35,6 +35,7 @@ async def spoken(service: Service, text: str, encoding: Encoding) -> list[bytes]
 def decoded(codec: str, rate: int, packets: list[bytes]) -> Samples:
     """The samples at ``rate``, decoded by ffmpeg."""
     decoder = av.AudioCodecContext.create(codec, "r")
+    assert isinstance(decoder, av.AudioCodecContext)
     decoder.sample_rate, decoder.layout = rate, "mono"
     if codec == "opus":
         decoder.extradata = struct.pack("<8sBBHIHB", b"OpusHead", 1, 1, 0, CLOCK, 0, 0)

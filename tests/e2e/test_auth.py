@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def ask(port: int, path: str, method: str = "GET", key: str | None = None) -> tu
         ({"TALKWIRE_TOKEN_SECRET_FILE": "none"}, "token_secret_file: cannot read none"),
     ],
 )
-def test_serve_refuses_unsafe_exposure_or_key_settings(env: dict[str, str], word: str) -> None:
+def test_serve_refuses_unsafe_exposure_or_key_settings(env: dict[str, Any], word: str) -> None:
     done = run("serve", "--port", "0", **env)
     assert done.returncode == 1, done.stderr
     assert word in done.stderr
@@ -65,7 +66,7 @@ def test_keys_are_created_reloaded_revoked_and_allow_drain(
         for name, scope in (("acme", "speak"), ("ops", "admin"), ("late", "speak"))
     }
     secret, ops, late = (made.stdout.strip() for made in keys.values())
-    options = {
+    options: dict[str, Any] = {
         "TALKWIRE_API_KEYS_FILE": str(file),
         "TALKWIRE_ADMIN_PORT": str(admin),
         "TALKWIRE_LOG_LEVEL": "debug",

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedded.evaluation.metrics import intelligibility
-from embedded.evaluation.recogniser import Recogniser
 from tests.e2e.live import Service, run
 from tests.e2e.sentences import SENTENCES
+from training.evaluation.metrics import intelligibility
+from training.evaluation.recogniser import Recogniser
 
 THREE = SENTENCES[:3]
 
@@ -37,7 +37,7 @@ def test_batch_writes_same_files_with_and_without_service(
             rate, pcm = file.getframerate(), file.readframes(file.getnframes())
         assert result["audio_s"] == round(len(pcm) / 2 / rate, 3) > 1
         assert (served / result["file"]).read_bytes() == (own / result["file"]).read_bytes()
-        heard += ears.hear([np.frombuffer(pcm, "<i2") / 32768], rate)
+        heard += ears.hear([(np.frombuffer(pcm, "<i2") / 32768).astype(np.float32)], rate)
     assert intelligibility(THREE, heard).word_error_rate <= 0.5, heard
     again = run("batch", str(texts), "--out", str(own), *options)
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == ["kept"] * 3
@@ -47,8 +47,8 @@ def test_batch_writes_same_files_with_and_without_service(
 def test_batch_names_setting_of_unusable_file(tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("Hello.")
-    out, env = str(tmp_path / "out"), {"TALKWIRE_API_KEYS_FILE": "none.json"}
-    done = run("batch", str(texts), "--out", out, **env)
+    out = str(tmp_path / "out")
+    done = run("batch", str(texts), "--out", out, TALKWIRE_API_KEYS_FILE="none.json")
     assert done.returncode == 1
     assert done.stderr.startswith("talkwire: api_keys_file: cannot read none.json")
 

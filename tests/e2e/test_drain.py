@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 from talkwire_client import ChunkingOptions, Client
 from tests.e2e.live import service
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
 }

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from service import server as serve
+from service import listening
 from talkwire_client import ChunkingOptions, Client, ServerError
 from tests.e2e.live import TALKWIRE, Service, run, service
 
@@ -25,7 +26,7 @@ TEXT = (
     "It goes on for a while with another sentence, and after that with one more. "
     "Then it is over."
 )
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "temperature": 0.7,
     "seed": 11,
     "chunking": ChunkingOptions(lookahead_frames=10),
@@ -130,7 +131,7 @@ def test_taken_admin_port_is_named_with_its_setting() -> None:
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 def test_serve_prints_ipv6_addresses_in_brackets() -> None:
-    env = {"TALKWIRE_ADMIN_HOST": "::1", "TALKWIRE_ADMIN_PORT": "0"}
+    env: dict[str, Any] = {"TALKWIRE_ADMIN_HOST": "::1", "TALKWIRE_ADMIN_PORT": "0"}
     done = run("serve", "--host", "::1", "--port", "0", TALKWIRE_TLS_CERTIFICATE="none", **env)
     assert "the TLS certificate" in done.stderr
     assert len(re.findall(r" at https://\[::1\]:\d+", done.stderr)) == 2
@@ -148,13 +149,18 @@ def test_ipv6_host_without_ipv6_is_told_as_such(monkeypatch: pytest.MonkeyPatch)
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
     monkeypatch.setattr(socket, "socket", unsupported)
-    with pytest.raises(serve.Unable, match="cannot listen on ::1:0: Address family not supported"):
-        serve._listen("::1", 0, "--port")
+    with pytest.raises(
+        listening.Unable, match="cannot listen on ::1:0: Address family not supported"
+    ):
+        listening._listen("::1", 0, "--port", 1.0)
 
 
 def test_missing_folder_of_references_is_told_before_anything_starts(tmp_path: Path) -> None:
     missing = tmp_path / "clips"
-    wrong = {"TALKWIRE_MODEL": str(tmp_path / "model"), "TALKWIRE_REFERENCES_DIR": str(missing)}
+    wrong: dict[str, Any] = {
+        "TALKWIRE_MODEL": str(tmp_path / "model"),
+        "TALKWIRE_REFERENCES_DIR": str(missing),
+    }
     done = run("serve", "--port", "0", **wrong)
     assert done.returncode == 1
     assert done.stderr == f"talkwire: references_dir: there is no folder {missing}\n"
@@ -177,7 +183,6 @@ def test_say_without_server_names_serve_command() -> None:
     ("text", "code"),
     [
         ("", "invalid_text"),
-        ("\N{PARTY POPPER}", "invalid_text"),
         ("\u0645\u0631\u062d\u0628\u0627", "invalid_text"),
     ],
 )
@@ -206,7 +211,7 @@ def test_sighup_before_service_can_handle_it_is_ignored() -> None:
     program = """
 import os, signal
 from service import cli, server
-server.serve_until_stopped = lambda settings: os.kill(os.getpid(), signal.SIGHUP)
+server.serve_until_stopped = lambda *_: os.kill(os.getpid(), signal.SIGHUP)
 cli.main()
 """
     done = subprocess.run(
@@ -216,7 +221,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(
-    "step", ["settings.load_settings", "server.serve_until_stopped", "server.build_runtime"]
+    "step", ["settings.load_settings", "server.serve_until_stopped", "server.build_engines"]
 )
 def test_sigterm_before_service_can_drain_ends_it(step: str) -> None:
     program = f"""
@@ -241,6 +246,7 @@ def test_service_may_open_files_for_all_its_connections(hard: int, soft: int, to
     program = f"""
 import resource
 from service import server
+from service.listening import open_listeners
 from service.settings import Settings
 
 async def see(*_):
@@ -248,7 +254,9 @@ async def see(*_):
 
 server._serve = see
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
-server.serve_until_stopped(Settings(port=0, max_connections=2000))
+chosen = Settings(port=0, max_connections=2000)
+with open_listeners(chosen) as listeners:
+    server.serve_until_stopped(chosen, listeners)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True

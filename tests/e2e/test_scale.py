@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ TEXTS = (
 )
 _RESTARTS = 'tts_worker_restarts_total{worker="talker"}'
 #: Greedy and with full lookahead, so that equal codes give equal samples.
-EXACT = {
+EXACT: dict[str, Any] = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
     "max_lead_ms": 100_000,
@@ -32,7 +33,7 @@ EXACT = {
 
 #: With LONG, over a minute of audio, paced by the playback clock: on a fast machine the first
 #: stream could otherwise complete before the last one begins.
-PACED = {**EXACT, "max_lead_ms": 2_000}
+PACED: dict[str, Any] = {**EXACT, "max_lead_ms": 2_000}
 LONG = " ".join(TEXTS * 5)
 
 
@@ -77,7 +78,8 @@ def alone() -> list[bytes]:
 def test_two_engine_processes_speak_as_one_and_recover_from_death(
     setting: str, title: str, alone: list[bytes]
 ) -> None:
-    with service(**{setting: "2"}) as running:
+    settings: dict[str, Any] = {setting: "2"}
+    with service(**settings) as running:
         pair = processes(running, title)
         assert len(pair) == 2
         before = [busy_s(process) for process in pair]

@@ -8,13 +8,13 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from embedded.evaluation.metrics import letter_error_rate
-from embedded.evaluation.recogniser import Recogniser
 from streaming.spec import Samples
 from talkwire_client import Client
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
 from tests.service.audio.audio_signal import RATE, pitch_hz
+from training.evaluation.metrics import letter_error_rate
+from training.evaluation.recogniser import Recogniser
 
 SPEEDS = (1.0, 0.5, 0.75, 1.5, 2.0)
 #: Limit of the letter error rate above that at speed 1; measured at twice the speed: 0.13.

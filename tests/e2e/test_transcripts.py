@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from embedded.evaluation.metrics import intelligibility
-from embedded.evaluation.recogniser import Recogniser
 from service.voices.shipped import SHIPPED, read_list
 from streaming.spec import Samples
 from tests.service.voices.voice_server import server
+from training.evaluation.metrics import intelligibility
+from training.evaluation.recogniser import Recogniser
 
 
 class Listener:

@@ -15,6 +15,7 @@ import subprocess
 import wave
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openai
@@ -42,7 +43,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seconds of a voice-like tone, as a reference."""
     file = tmp_path_factory.mktemp("clip") / "voice_sample.wav"
     at = np.arange(48_000) / 24_000
-    tone = sum(np.sin(2 * np.pi * 120 * n * at) / n for n in range(1, 12))
+    tone = np.sum([np.sin(2 * np.pi * 120 * n * at) / n for n in range(1, 12)], 0)
     with wave.open(str(file), "wb") as written:
         written.setparams((1, 2, 24_000, 0, "NONE", ""))
         written.writeframes((6_000 * tone).astype("<i2").tobytes())
@@ -120,7 +121,7 @@ def test_upstream_commands_have_documented_outcome(
 def test_upstream_cookbook_client_streams_pcm_with_sample_rate(
     upstream: Service,
 ) -> None:
-    body = {
+    body: dict[str, Any] = {
         "model": MODEL,
         "voice": "default",
         "input": "Get the trust fund to the bank early.",

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from embedded.evaluation.metrics import intelligibility
-from embedded.evaluation.recogniser import Recogniser
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
+from training.evaluation.metrics import intelligibility
+from training.evaluation.recogniser import Recogniser
 
 TEXTS = [sentence.capitalize() for sentence in SENTENCES[1:4]]
 
@@ -78,7 +78,7 @@ async def test_vllm_omni_streams_pcm_sentences_and_returns_whole_wav(
         rate, in_one = file.getframerate(), file.readframes(1 << 30)
     in_pieces = b"".join(data for _, data in streamed)
     for pcm in (in_one, in_pieces):
-        samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
+        samples = (np.frombuffer(pcm, "<i2") / 32768).astype(np.float32)
         heard = ears.hear([samples], rate)
         assert intelligibility([" ".join(TEXTS)], heard).word_error_rate < 0.6, heard
     speaking.until("the places are free", "tts_contexts_active ", 0)

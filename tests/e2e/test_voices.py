@@ -17,7 +17,6 @@ import pytest
 
 from codec.engine import CodecWorkerEngine
 from codec.families.higgs.checkpoint import open_higgs
-from embedded.front_ends import FRONT_ENDS
 from service.settings import EMBEDDED_MODEL
 from service.voices.clip_reader import ClipReader
 from service.voices.cloning import Cloner, NewVoice
@@ -29,6 +28,7 @@ from talker.settings import TalkerSettings
 from tests.e2e.live import Service, service
 from tests.service.voices import clips
 from tests.service.voices.voice_server import files_in
+from text.registry import FRONT_ENDS
 
 SAID = "Hello there, how are you?"
 CONSENT = {"by": "The embedded voice", "statement": "It is nobody's."}
@@ -62,7 +62,7 @@ def speak(own: Service, **fields: Any) -> bytes:
 @pytest.mark.long
 def test_voice_is_identical_after_talker_and_service_restart(tmp_path: Path) -> None:
     folder, clip = tmp_path / "voices", tmp_path / "clip.wav"
-    env = {"TALKWIRE_VOICES_DIR": str(folder)}
+    env: dict[str, Any] = {"TALKWIRE_VOICES_DIR": str(folder)}
     with service(**env) as own:
         own.say(SAID, clip, "--seed", "3", "--temperature", "0.3")
         audio = base64.b64encode(clip.read_bytes()).decode()
@@ -108,7 +108,7 @@ async def engines(library: VoiceLibrary) -> AsyncIterator[tuple[TalkerProcessEng
     )
     codec = CodecWorkerEngine(str(EMBEDDED_MODEL))
     await asyncio.gather(talker.start(), codec.start())
-    await library.open(codec.spec, codec.fingerprint, talker.model_folder)
+    await library.open(codec.spec, codec.fingerprint, talker.spec.folder)
     try:
         yield talker, Cloner(library, ClipReader(24_000), codec, talker, 90)
     finally:

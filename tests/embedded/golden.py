@@ -14,21 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reference_talker import ReferenceTalker
 from codec.families.higgs.checkpoint import open_higgs
 from codec.families.higgs.decoder import HiggsDecoder
-from embedded.evaluation.voices import CheckpointVoices
-from embedded.front_ends import FRONT_ENDS
 from streaming.delay import DelayReverter
 from streaming.spec import Codes
-from talker.checkpoint import open_checkpoint
-from talker.reference import ReferenceTalker
+from talker.checkpoint import choose_front_end, open_checkpoint
 from talker.request_builder import DEFAULT_VOICE
-from talker.text_front_end import choose_front_end
+from text.registry import FRONT_ENDS
+from training.evaluation.voices import CheckpointVoices
 
 CHECKPOINT = Path(__file__).parents[2] / "embedded" / "checkpoint"
 GOLDEN = Path(__file__).with_name("golden.json")
 SPEECH = Path(__file__).parents[1] / "codec" / "data" / "speech_codes.npz"
-SENTENCES = Path(__file__).parents[2] / "embedded" / "held_out.txt"
+SENTENCES = Path(__file__).parents[2] / "training" / "held_out.txt"
 ROWS = 24
 #: Tried in turn, since rounding decides between two codes that are almost equally likely.
 TEXTS = (
@@ -92,7 +91,7 @@ def write_speech() -> None:
     decoder = open_higgs(str(CHECKPOINT)).load_decoder()
     voices = CheckpointVoices(CHECKPOINT).names() or (DEFAULT_VOICE,)
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()[::12][:8]
-    codes = {
+    codes: dict[str, Any] = {
         f"utterance_{n}": say(text, decoder, 250, voices[n % len(voices)]).frames.T.astype(np.int16)
         for n, text in enumerate(texts)
     }

@@ -6,17 +6,12 @@ If the checkpoint was changed on purpose, run ``.venv/bin/python tests/embedded/
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from codec.families.higgs.checkpoint import open_higgs
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import golden
+from tests.embedded import golden
 
 RENEW = "if that was meant: .venv/bin/python tests/embedded/golden.py"
 KEPT = json.loads(golden.GOLDEN.read_text(encoding="utf-8"))

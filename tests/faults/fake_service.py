@@ -22,12 +22,12 @@ from pathlib import Path
 import httpx
 
 from codec.engine import CodecWorkerEngine
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
 from service import server as serve
-from service.engines import RunningCodec
-from service.metrics import Metrics
-from service.runtime import Runtime
+from service.engines.contracts import Engines, RunningCodec
+from service.listening import open_listeners
 from service.settings import Settings, load_settings
+from service.voices.registry import VoiceLibrary
 from tests.faults.history import SPEC, Script
 from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 from tests.faults.rig import Listener, assert_right, native
@@ -36,10 +36,12 @@ ROOT = Path(__file__).parents[2]
 _START_S = 120.0
 
 
-def build(settings: Settings, on_progress: Callable[[str, str, float], None]) -> Runtime:
-    """Replace ``service.build``. By default the talker runs at an RTF of 0.5, like real ones."""
+def build(
+    settings: Settings, library: VoiceLibrary, on_progress: Callable[[str, str, float], None]
+) -> Engines:
+    """Replace ``build_engines``. By default the talker runs at an RTF of 0.5, like real ones."""
     row_s = float(os.environ.get("ROW_S", SPEC.frame_s / 2))
-    talker = LabelTalker(row_s=row_s, first_row_s=0.02, capacity=64, max_frames=1 << 20)
+    talker = LabelTalker(row_s=row_s, first_row_s=0.02, capacity=64)
     codec: RunningCodec = FakeCodecEngine(SPEC, 0.002, decoder=LiteralDecoder(SPEC))
     if "FAULTS" in os.environ:
         codec = CodecWorkerEngine(
@@ -47,7 +49,7 @@ def build(settings: Settings, on_progress: Callable[[str, str, float], None]) ->
             module="tests.faults.faulty_worker",
             on_progress=lambda phase, seconds: on_progress("codec", phase, seconds),
         )
-    return Runtime(settings, talker, codec, Metrics("test", "fake"))
+    return Engines(talker, codec)
 
 
 def run_wild() -> None:
@@ -63,8 +65,10 @@ def main() -> None:
     port = parser.parse_args().port
     if os.environ.pop("CLOCK", "") == "wild":
         run_wild()
-    serve.build_runtime = build
-    serve.serve_until_stopped(load_settings(None, port=port))
+    vars(serve)["build_engines"] = build
+    settings = load_settings(None, port=port)
+    with open_listeners(settings) as listeners:
+        serve.serve_until_stopped(settings, listeners)
 
 
 def free_port() -> int:

@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from codec.fake import FakeCodec, run_worker
 from codec.messages import Decode, Decoded, Decoding
 from ipc.child import ChildLink
+from loadtest.fakes.codec import FakeCodec, run_worker
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
 from tests.faults.history import SPEC

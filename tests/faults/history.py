@@ -124,13 +124,26 @@ def _first_fault(script: Script, got: Pcm, want: Pcm) -> Fault | None:
 def _next_label(got: Pcm, start: int) -> tuple[tuple[int, int, int, int] | None, int]:
     """The first whole label from ``start`` on (voice, part, frame, group), and its position."""
     for at in range(start, min(start + 4 * _BOOKS, len(got) - _BOOKS + 1)):
-        samples = got[at : at + _BOOKS].astype(np.int64)
-        groups, codes = (samples >> _CODE_BITS) - 1, samples & ((1 << _CODE_BITS) - 1)
-        whole = (groups == groups[0]).all() and codes[5] == codes[:5].sum() % 1024
-        if whole and (samples >= 0).all() and not codes[6:].any():
-            frame = int(codes[3] + 1024 * codes[4])
-            return (int(codes[0] + 1024 * codes[1]), int(codes[2]), frame, int(groups[0])), at
+        label = _label(got[at : at + _BOOKS])
+        after = got[at + _BOOKS : at + 2 * _BOOKS]
+        if label is None:
+            continue
+        # What was joined in the midst of a label may look like another, but not what follows too.
+        following = _label(after) if len(after) == _BOOKS else label
+        if following is not None and (at == start or following[0] == label[0]):
+            return label, at
     return None, start
+
+
+def _label(got: Pcm) -> tuple[int, int, int, int] | None:
+    """The label (voice, part, frame, group) that these samples are; None if they are none."""
+    samples = got.astype(np.int64)
+    groups, codes = (samples >> _CODE_BITS) - 1, samples & ((1 << _CODE_BITS) - 1)
+    whole = (groups == groups[0]).all() and codes[5] == codes[:5].sum() % 1024
+    if not whole or (samples < 0).any() or codes[6:].any():
+        return None
+    frame = int(codes[3] + 1024 * codes[4])
+    return int(codes[0] + 1024 * codes[1]), int(codes[2]), frame, int(groups[0])
 
 
 def _position(script: Script, label: tuple[int, int, int, int]) -> int | None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codec.fake import FakeDecoder
-from streaming.ports import SpeechRequest
+from loadtest.fakes.codec import FakeDecoder
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
+from streaming.ports import SpeechRequest, TalkerSpec
 from streaming.spec import CodecSpec, Codes, Samples
-from talker.fake import FakeTalker
 
 #: How a LiteralDecoder divides the 15 bits of a sample: 2 ** 10 codes, 2 ** 5 positions.
 _CODES, _PLACES = 1 << 10, 1 << 5
+#: No text of a test is cut off.
+_SPEC = replace(FAKE_SPEC, max_frames=1 << 20)
 
 
+@dataclass(kw_only=True, eq=False)
 class LabelTalker(FakeTalker):
     """A fake talker whose frames identify their context and position: see ``labelled``.
 
     The numbers in an utterance's text are the voice (a label of the context), the part and the
     number of frames. A text with fewer than three numbers is spoken as by a FakeTalker.
     """
+
+    spec: TalkerSpec = _SPEC
 
     def frames_of(self, request: SpeechRequest, before: str = "") -> Codes:
         """See FakeTalker."""

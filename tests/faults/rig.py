@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,23 +13,21 @@ from typing import Any, Literal
 
 import httpx
 import numpy as np
-import uvicorn
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from codec.engine import WATCH, CodecWorkerEngine
-from codec.fake import FakeCodecEngine
 from ipc.supervisor import Watch
-from service.app import create_app
-from service.engines import RunningCodec
-from service.metrics import Metrics
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
+from service.build import assemble
+from service.engines.contracts import Engines, RunningCodec
 from service.runtime import Runtime
 from service.settings import Settings
-from service.transport.uvicorn_protocols import configure_listener, server_config
 from streaming.protocol.binary import HEADER_BYTES, AudioHeader
-from talker.fake import FakeTalker
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
 from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
+from tests.service.server import Server, runtime_server
 
 #: Timeout that ends a hang; no test waits this long on success.
 PATIENCE_S = 240.0
@@ -50,13 +47,15 @@ class Gateway:
     talker: FakeTalker
     codec: RunningCodec
     port: int
-    server: uvicorn.Server
+    server: Server
 
     def is_free(self) -> bool:
         """Whether every gauge of work is zero and no connection is open."""
         contexts, windows = self.runtime.admission.active, self.codec.outstanding
         held = len(self.server.server_state.connections)
-        return not any((contexts, windows, self.runtime.connections, held, self.talker.outstanding))
+        return not any(
+            (contexts, windows, self.runtime.lifecycle.connections, held, self.talker.outstanding)
+        )
 
     async def until_free(self) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -71,22 +70,13 @@ async def gateway(
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve on a free port until the block ends."""
-    talker = talker or LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
+    talker = talker or LabelTalker(row_s=0.0004, capacity=64)
     codec = codec or FakeCodecEngine(SPEC, decoder=LiteralDecoder(SPEC))
     settings.setdefault("admission", "fixed")  # independent of the machine's speed
-    runtime = Runtime(Settings(**settings), talker, codec, Metrics("test", "fake"))
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    configure_listener(listener, runtime.settings.slow_consumer_s)
-    server = uvicorn.Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            await runtime.ready.wait()
-        yield Gateway(runtime, talker, codec, listener.getsockname()[1], server)
-    finally:
-        server.should_exit = True
-        await serving
+    runtime = assemble(Settings(**settings), Engines(talker, codec))
+    async with runtime_server(runtime) as server:
+        await server.until(runtime.lifecycle.ready)
+        yield Gateway(runtime, talker, codec, server.port, server)
 
 
 @dataclass

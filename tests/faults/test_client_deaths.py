@@ -51,7 +51,7 @@ async def spawn(zygote: asyncio.subprocess.Process, server: Gateway, text: str) 
 async def kill(count: int, seed: int) -> None:
     """Kill clients in groups of eight at random moments, then check a neighbour and the gauges."""
     chance = random.Random(seed)
-    talker = LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
+    talker = LabelTalker(row_s=0.0004, capacity=64)
     beside = [Listener(Script(9, (200, 200)))]
     async with gateway(talker, **FAR_AHEAD) as server, victims() as zygote:
         for _ in range(count // 8):

@@ -16,6 +16,7 @@ DATES = {
     "service/dialects/elevenlabs/account.py": "the date at which an account begins",
     "service/dialects/openai/routes.py": "the date of models",
     "service/dialects/voices.py": "the date of consent",
+    "service/pronunciations/library.py": "the date of dictionaries",
     "service/voices/cloning.py": "the date of voices",
     "service/voices/store.py": "how old a file is that nobody finished",
 }

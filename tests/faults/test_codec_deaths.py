@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import signal
 from pathlib import Path
 
@@ -29,13 +30,22 @@ from tests.faults.rig import (
 
 
 def engine(
-    lives: list[tuple[str, int, signal.Signals]], folder: Path, *, spare: bool = False
+    lives: list[tuple[str, int, signal.Signals]],
+    folder: Path,
+    *,
+    workers: int = 1,
+    spare: bool = False,
 ) -> CodecWorkerEngine:
     faults = folder / "faults"
     faults.write_text("\n".join(f"{step} {count} {int(number)}" for step, count, number in lives))
     env = {"FAULTS": str(faults), "PYTHONPATH": ROOT}
     return CodecWorkerEngine(
-        "any", module="tests.faults.faulty_worker", env=env, watch=PATIENT, spare=spare
+        "any",
+        module="tests.faults.faulty_worker",
+        env=env,
+        watch=PATIENT,
+        workers=workers,
+        spare=spare,
     )
 
 
@@ -61,12 +71,31 @@ async def survive(lives: list[tuple[str, int, signal.Signals]], folder: Path) ->
         await speak_on(server, len(lives))
         assert codec.restarts == len(lives)
         await speak_on(server, 0)
-        assert server.runtime.is_ready
+        assert server.runtime.lifecycle.is_ready
 
 
 async def test_codec_worker_killed_or_stopped_loses_no_sample(tmp_path: Path) -> None:
     lives = [("decoding", 9, signal.SIGKILL), ("decoded", 12, signal.SIGSTOP)]
     await survive(lives, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_one_of_two_workers_killed_or_stopped_in_mid_stream_loses_no_sample(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # no restart during the test
+    codec = engine([], tmp_path, workers=2)
+    async with gateway(codec=codec, **FAR_AHEAD) as server:
+        speaking = asyncio.create_task(speak_on(server, 1))
+        async with asyncio.timeout(PATIENCE_S):
+            while len(codec._decodes._in_hand) < 2:
+                await asyncio.sleep(0.001)
+        victim, survivor = codec.pids
+        assert victim is not None
+        os.kill(victim, number)
+        await speaking
+        assert (codec.pids, codec.workers, codec.restarts) == ([survivor], 1, 1)
+        assert server.runtime.lifecycle.is_ready
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -83,7 +112,7 @@ async def test_spare_takes_over_killed_or_stopped_worker_before_any_restart(
         await speak_on(server, 1)
         assert (codec.pid, codec.takeovers, codec.restarts) == (spare, 1, 1)
         assert not codec.has_spare_ready
-        assert server.runtime.is_ready
+        assert server.runtime.lifecycle.is_ready
 
 
 @pytest.mark.long

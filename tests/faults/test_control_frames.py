@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from service.transport import uvicorn_protocols
+from service.transport import websocket_protocol
 from tests.faults.rig import PATIENCE_S, Gateway, gateway
 
 UPGRADE = (
@@ -68,7 +68,7 @@ async def send_pings(server: Gateway, writer: asyncio.StreamWriter, count: int) 
 async def test_pongs_use_bounded_memory_and_last_ping_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30)
+    monkeypatch.setattr(websocket_protocol, "_MOST_CONTROL_FRAMES", 1 << 30)
     async with gateway() as server, raw(server) as (reader, writer):
         count = 60_000  # 8 MB
         assert await send_pings(server, writer, count) < 1 << 20
@@ -79,7 +79,7 @@ async def test_pongs_use_bounded_memory_and_last_ping_is_answered(
 
 
 async def test_client_that_reads_no_pongs_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 1 << 30)
+    monkeypatch.setattr(websocket_protocol, "_MOST_CONTROL_FRAMES", 1 << 30)
     async with gateway(slow_consumer_s=0.1) as server, raw(server) as (_, writer):
         with contextlib.suppress(OSError):
             await send_pings(server, writer, 60_000)
@@ -87,7 +87,7 @@ async def test_client_that_reads_no_pongs_is_dropped(monkeypatch: pytest.MonkeyP
 
 
 async def test_ping_flood_closes_connection_with_1008(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "_MOST_CONTROL_FRAMES", 30)
+    monkeypatch.setattr(websocket_protocol, "_MOST_CONTROL_FRAMES", 30)
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(b"".join(map(ping, range(40))))
         async with asyncio.timeout(PATIENCE_S):

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from tests.service.auth.keyring import entry, write_keys
 
 #: 30 seconds of audio; the lead is one second.
 FRAMES = (2500, 2500, 2500)
-LEAD = {"default_lead_ms": 1000}
+LEAD: dict[str, Any] = {"default_lead_ms": 1000}
 
 
 class Drain:
@@ -42,12 +43,12 @@ class Drain:
 
     async def begin(self, listener: Listener) -> None:
         if self.task is None:
-            self.task = asyncio.create_task(self._runtime.drain())
+            self.task = asyncio.create_task(self._runtime.lifecycle.drain())
 
 
 @contextlib.asynccontextmanager
 async def ending(row_s: float, drain_s: float) -> AsyncIterator[tuple[Gateway, Drain]]:
-    talker = LabelTalker(row_s=row_s, capacity=64, max_frames=1 << 20)
+    talker = LabelTalker(row_s=row_s, capacity=64)
     async with gateway(talker, drain_s=drain_s, **LEAD) as server:
         drain = Drain(server.runtime)
         yield server, drain
@@ -101,7 +102,7 @@ async def test_second_signal_ends_server_that_is_still_speaking(number: signal.S
 async def test_sigterm_completes_long_context() -> None:
     """A real process, whose talker runs at an RTF of 0.5."""
     async with instance(
-        free_port(), TALKWIRE_DRAIN_S="20", TALKWIRE_DEFAULT_LEAD_MS="1000"
+        free_port(), TALKWIRE_DRAIN_S="100", TALKWIRE_DEFAULT_LEAD_MS="1000"
     ) as server:
 
         async def terminate(listener: Listener) -> None:
@@ -119,7 +120,7 @@ async def test_sigterm_ends_server_with_thread_that_hangs(tmp_path: Path) -> Non
     """Nothing can wake a thread that waits for a dead network file system."""
     program = """
 import threading
-from service.auth import authenticator
+from service import reloading
 from tests.faults import fake_service
 
 def hang(path):
@@ -128,7 +129,7 @@ def hang(path):
     print("hangs", flush=True)
     threading.Event().wait()
 
-authenticator._RELOAD_S, authenticator._state = 0.01, hang
+reloading.RELOAD_S, reloading.file_state = 0.01, hang
 fake_service.main()
 """
     keys = write_keys(tmp_path / "keys.json", entry("one", "acme"))

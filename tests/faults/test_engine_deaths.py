@@ -7,6 +7,7 @@ import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from talkwire_client import Client, ServerError
 from tests.e2e.live import Service, service
 
 #: Fixed admission, so that a busy machine does not refuse the three clients.
-FIXED = {"TALKWIRE_ADMISSION": "fixed"}
+FIXED: dict[str, Any] = {"TALKWIRE_ADMISSION": "fixed"}
 TEXT = "This is a long text, so that there is time for something to happen. " * 3
 
 
@@ -75,7 +76,7 @@ async def test_talker_death_or_hang_gives_retryable_error_and_recovers(tmp_path:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 async def test_engine_core_death_or_hang_gives_retryable_error_and_recovers(tmp_path: Path) -> None:
-    """With AsyncLLM the engine core is a child process of the talker."""
+    """With ``async`` the engine core is a child process of the talker."""
     with service(TALKWIRE_TALKER_ENGINE="async", **FIXED) as own:
         for number in (signal.SIGKILL, signal.SIGSTOP):
             talker = own.worker("talker.process")

@@ -42,8 +42,8 @@ def at_every_step(cut: Callable[[Served, int], Awaitable[bool]]) -> None:
             step = 0
             while not await cut(server, step):
                 await server.until_free()
-                assert not server.runtime.open_contexts
-                assert not server.runtime.connections
+                assert not server.runtime.lifecycle.open_contexts
+                assert not server.runtime.lifecycle.connections
                 step += 1
             assert step > LEAST_STEPS
 
@@ -85,13 +85,13 @@ def cancel(server: Served, socket: MemorySocket) -> None:
 
 
 def fail(server: Served, socket: MemorySocket) -> None:
-    for context in list(server.runtime.open_contexts):
+    for context in list(server.runtime.lifecycle.open_contexts):
         context.post(Failed(CapacityError(ErrorCode.DRAINING, "cut")))
 
 
 def drain(server: Served, socket: MemorySocket) -> None:
-    server.runtime.begin_drain()
-    server.runtime.end_drain()
+    server.runtime.lifecycle.begin_drain()
+    server.runtime.lifecycle.end_drain()
 
 
 def flush_and_end(server: Served, socket: MemorySocket) -> None:
@@ -108,10 +108,10 @@ def test_disturbed_context_ends_once(act: Callable[[Served, MemorySocket], None]
             socket.send({"type": "text.append", "context_id": "c", "text": TEXT})
             if act is not flush_and_end:
                 socket.send({"type": "context.end", "context_id": "c"})
-            while not server.runtime.open_contexts:
+            while not server.runtime.lifecycle.open_contexts:
                 await asyncio.sleep(0)
             await steps(step)
-            is_over = not server.runtime.open_contexts or step > MOST_STEPS
+            is_over = not server.runtime.lifecycle.open_contexts or step > MOST_STEPS
             act(server, socket)
             while kind != "pong" and (said := await socket.next()) is not None:
                 if isinstance(said, dict):

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
 from tests.faults.history import SPEC, Script
 from tests.faults.labelled_audio import LiteralDecoder
 from tests.faults.rig import FAR_AHEAD, Listener, assert_right, cartesia, gateway, native, openai

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from codec.fake import FakeCodecEngine
-from service import runtime
-from service.app import create_app
-from service.metrics import Metrics
-from service.runtime import Runtime
+from loadtest.fakes.codec import FakeCodecEngine
+from service import lifecycle
+from service.build import assemble
+from service.engines.contracts import Engines
 from service.settings import Settings
-from service.transport.uvicorn_protocols import server_config
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import RowGenerator, SpeechRequest
 from tests.faults.history import SPEC, Script
 from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 from tests.faults.rig import PATIENCE_S, Listener, assert_right, native, openai
-from tests.service.live import Client, Server, client
+from tests.service.live import Client, client
+from tests.service.server import runtime_server
 
 
 class SlowTalker(LabelTalker):
     """Starts when ``may_start`` is set, and fails requests while ``is_down``."""
 
     def __init__(self) -> None:
-        super().__init__(row_s=0.0004, capacity=64, max_frames=1 << 20)
+        super().__init__(row_s=0.0004, capacity=64)
         self.may_start, self.was_asked_in_vain = asyncio.Event(), asyncio.Event()
         self.is_down = False
 
@@ -56,32 +55,28 @@ class SlowTalker(LabelTalker):
 class Starting:
     """A service whose talker is still starting."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.talker = SlowTalker()
         codec = FakeCodecEngine(SPEC, decoder=LiteralDecoder(SPEC))
         chosen = Settings(admission="fixed", **settings)
-        self.runtime = Runtime(chosen, self.talker, codec, Metrics("test", "fake"))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._server = Server(server_config(create_app(self.runtime), chosen, grace_s=2))
-
-    async def __aenter__(self) -> Starting:
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        async with asyncio.timeout(PATIENCE_S):
-            while not self._server.started:
-                await asyncio.sleep(0.01)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.told.set()
-        await self._serving
+        self.runtime = assemble(chosen, Engines(self.talker, codec))
+        self.server = runtime_server(self.runtime)
+        self.port = self.server.port
 
     def held(self, result: str) -> float:
         return self.runtime.metrics.held.labels(result)._value.get()
 
 
+@asynccontextmanager
+async def starting_service(**settings: Any) -> AsyncIterator[Starting]:
+    """Serve, ready or not, until the block ends."""
+    starting = Starting(**settings)
+    async with starting.server:
+        yield starting
+
+
 async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> None:
-    async with Starting(hold_s=3600.0) as starting:
+    async with starting_service(hold_s=3600.0) as starting:
         listeners = [Listener(Script(voice, (60,))) for voice in range(3)]
         speaking = asyncio.gather(
             native(starting.port, listeners[:1]),
@@ -89,7 +84,7 @@ async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> Non
             native(starting.port, listeners[2:]),
         )
         async with asyncio.timeout(PATIENCE_S):
-            while starting.runtime._held < 3:
+            while starting.runtime.lifecycle.held < 3:
                 await asyncio.sleep(0.01)
         async with httpx.AsyncClient(
             timeout=60, base_url=f"http://127.0.0.1:{starting.port}"
@@ -102,16 +97,16 @@ async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> Non
 
 
 async def test_request_of_link_is_held_and_list_of_voices_is_not() -> None:
-    async with Starting(hold_s=3600.0) as starting:
+    async with starting_service(hold_s=3600.0) as starting:
         address = f"http://127.0.0.1:{starting.port}"
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http:
             query = {"input": "Voice 1 part 0 frames 60.", "response_format": "pcm"}
             link = asyncio.create_task(http.get("/v1/audio/speech", params=query))
             async with asyncio.timeout(PATIENCE_S):
-                while not starting.runtime._held:
+                while not starting.runtime.lifecycle.held:
                     await asyncio.sleep(0.01)
             await http.get("/v1/audio/voices")
-            assert starting.runtime._held == 1
+            assert starting.runtime.lifecycle.held == 1
             starting.talker.may_start.set()
             answer = await link
         assert answer.status_code == 200
@@ -119,7 +114,7 @@ async def test_request_of_link_is_held_and_list_of_voices_is_not() -> None:
 
 
 async def test_held_handshake_is_refused_after_hold_s() -> None:
-    async with Starting(hold_s=0.2) as starting:
+    async with starting_service(hold_s=0.2) as starting:
         with pytest.raises(InvalidStatus) as refused:
             await connect(f"ws://127.0.0.1:{starting.port}/v1/tts/stream")
         assert refused.value.response.status_code == 503
@@ -129,11 +124,11 @@ async def test_held_handshake_is_refused_after_hold_s() -> None:
 
 
 async def test_held_handshakes_are_limited_by_max_connections() -> None:
-    async with Starting(hold_s=3600.0, max_connections=1) as starting:
+    async with starting_service(hold_s=3600.0, max_connections=1) as starting:
         first = Listener(Script(1, (60,)))
         speaking = asyncio.create_task(native(starting.port, [first]))
         async with asyncio.timeout(PATIENCE_S):
-            while not starting.runtime._held:
+            while not starting.runtime.lifecycle.held:
                 await asyncio.sleep(0.01)
             with pytest.raises(InvalidStatus):
                 await connect(f"ws://127.0.0.1:{starting.port}/v1/tts/stream")
@@ -143,12 +138,12 @@ async def test_held_handshakes_are_limited_by_max_connections() -> None:
 
 
 @asynccontextmanager
-async def with_talker_down(**settings: object) -> AsyncIterator[tuple[Starting, Client]]:
+async def with_talker_down(**settings: Any) -> AsyncIterator[tuple[Starting, Client]]:
     """A context with text on a socket opened before the talker died."""
-    async with Starting(**settings) as starting:
+    async with starting_service(**settings) as starting:
         starting.talker.may_start.set()
         async with asyncio.timeout(PATIENCE_S):
-            await starting.runtime.ready.wait()
+            await starting.server.until(starting.runtime.lifecycle.ready)
             async with client(f"ws://127.0.0.1:{starting.port}/v1/tts/stream") as talk:
                 starting.talker.is_down = True
                 await talk.send("context.create", context_id="c", audio={"encoding": "pcm_f32le"})
@@ -171,7 +166,7 @@ async def test_open_context_waits_for_talker_restart_during_drain() -> None:
     async with with_talker_down() as (starting, talk):
         handle = (await talk.until("context.created"))["handle"]
         await starting.talker.was_asked_in_vain.wait()
-        starting.runtime.begin_drain()
+        starting.runtime.lifecycle.begin_drain()
         await talk.until("going_away")
         starting.talker.is_down = False
         assert (await talk.until("context.done"))["reason"] == "complete"
@@ -181,7 +176,7 @@ async def test_open_context_waits_for_talker_restart_during_drain() -> None:
 async def test_context_gets_engine_restarting_if_talker_stays_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime, "_RESTART_S", 0.1)
+    monkeypatch.setattr(lifecycle, "_RESTART_S", 0.1)
     async with with_talker_down(hold_s=0.1) as (starting, talk):
         error = await talk.error()
         assert (error["code"], error["retry_after_ms"]) == ("engine_restarting", 500)

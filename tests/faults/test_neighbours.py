@@ -11,12 +11,12 @@ import httpx
 import pytest
 from fastapi import WebSocket
 
-from codec.fake import FakeCodecEngine
-from service.transport import http_routes
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
+from service.transport import http_routes, intake
 from streaming.ports import DecodeStats, SpeechRequest
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
-from talker.fake import FakeTalker
 from tests.faults.history import SPEC
 from tests.faults.rig import PATIENCE_S, gateway
 from tests.service.live import Client, client
@@ -53,7 +53,7 @@ async def test_admission_lowers_capacity_beside_busy_process() -> None:
             assert admission.capacity == 16
             codec.frame_s = SPEC.frame_s / 4  # enough for four contexts
             for number in range(8):
-                await talk.create(f"c{number}", max_lead_ms=1000)
+                await talk.create(f"c{number}", max_lead_ms=2000)
                 await talk.send("text.append", context_id=f"c{number}", text=80 * "long " + ". ")
             while admission.capacity > 6:
                 await talk.next()
@@ -249,6 +249,8 @@ async def test_refusals_are_sent_before_admitted_contexts_are_set_up(
         await send_text(socket, data)
 
     monkeypatch.setattr(WebSocket, "send_text", noted)
+    # A slow machine would otherwise parse the last requests after the first contexts' set-ups.
+    monkeypatch.setattr(intake, "_TURN_S", 60.0)
     talker = NotesSetUps(written)
     async with gateway(talker) as served, contextlib.AsyncExitStack() as stack:
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"

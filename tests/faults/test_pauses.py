@@ -15,7 +15,7 @@ from codec.engine import WATCH
 from ipc import child_process
 from ipc.watchdog import Vitals, read_vitals
 from service.transport import websocket
-from service.transport.uvicorn_protocols import WebSocketProtocol
+from service.transport.websocket_protocol import WebSocketProtocol
 from tests.faults.fake_service import free_port, instance
 from tests.faults.history import Script
 from tests.faults.rig import Listener, assert_right, gateway, native

@@ -46,7 +46,7 @@ async def test_talker_failure_affects_only_its_context() -> None:
             openai(server.port, good[5]),
         )
         await server.until_free()
-        assert server.runtime.is_ready
+        assert server.runtime.lifecycle.is_ready
     assert_right(good, "complete")
     assert_right(bad, "broken")
     assert [error["code"] for one in bad[:2] for error in one.errors] == ["engine_failed"] * 2

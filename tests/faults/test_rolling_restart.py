@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ FRAMES = (60, 90)
 #: Two minutes of audio, in sentences of ten seconds.
 TWO_MINUTES = (round(10 / SPEC.frame_s),) * 12
 #: The wall clock jumps during these tests.
-ENV = {"CLOCK": "wild"}
+ENV: dict[str, Any] = {"CLOCK": "wild"}
 
 
 class Balancer:

@@ -14,7 +14,8 @@ import httpx
 import numpy as np
 from websockets.asyncio.client import connect
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from streaming.ports import DecodeStats
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
 from tests.faults.history import SPEC, Script
@@ -51,14 +52,14 @@ class NotingCodec(FakeCodecEngine):
 
     async def decode(
         self, window: DecodeWindow, deadline_s: float, request_id: str = ""
-    ) -> Samples:
+    ) -> tuple[Samples, DecodeStats]:
         label = window.codes[:, 0].astype(np.int64)
         self.frames[int(label[0] + 1024 * label[1])] += window.new_frames
         return await super().decode(window, deadline_s, request_id)
 
 
 def talker() -> LabelTalker:
-    return LabelTalker(row_s=0.0004, capacity=64, max_frames=1 << 20)
+    return LabelTalker(row_s=0.0004, capacity=64)
 
 
 async def stall(port: int, script: Script, encoding: str, after: int, over: asyncio.Event) -> None:

@@ -7,69 +7,37 @@ matter.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedded.normalisation.unicode_fold import fold
-from embedded.text import normalise
-from streaming.events import EndAsked, Event, NothingToSay, StartTalker, TextAppended
-from streaming.segmenter import Segmenter, SegmentSettings
+from loadtest.fakes.talker import FakeTalker
+from streaming.events import EndRequested, Event, NothingToSay, StartTalker, TextAppended
 from streaming.session import Session, State
-from talker.fake import FakeTalker
-from talker.text_front_end import spoken_lengths
 from tests.service.live import client, gateway
 from tests.streaming.session_world import settings as session_settings
+from tests.text.operations import operations
+from tests.text.written import UNIT
+from text.english.normaliser import normalise
+from text.front_end import spoken_lengths
+from text.segmenter import Segmenter, SegmentSettings
 
 MOST_CHARS = 90
-#: Costly text: nothing to speak, numbers, unclosed markup, dots that may not end a sentence.
-UNITS = (
-    '"', "#1 ", "1,", "A ", "No. ", "@", "1-", "<|", "e.g. ", "$1 ", "[a](", "a@a.", "1/",
-    "Sat. N", "(1", "\u200d", "http://", "<b ", "&#", "St. ", "1:", "I ", "\n- ", "''", "% ",
-    "±1", "+1", "≥",
-)  # fmt: skip
-UNIT = st.one_of(st.sampled_from(UNITS), st.text(min_size=1, max_size=6))
-
-
-def operations(work: Callable[[], object]) -> int:
-    """Number of Python and C function calls made by ``work``."""
-    count = 0
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @given(unit=UNIT)
 @settings(max_examples=12, deadline=None)
-@pytest.mark.parametrize("how", ["segment", "normalise"])
-def test_text_work_grows_linearly_with_length(how: str, unit: str) -> None:
+def test_segmenter_work_grows_linearly_with_length(unit: str) -> None:
     def work(chars: int) -> int:
         text = (unit * chars)[:chars]
-        if how == "normalise":
-            return operations(lambda: normalise(text))
         segmenter = Segmenter(SegmentSettings(MOST_CHARS))
         return operations(lambda: (segmenter.push(text), segmenter.flush()))
 
-    work(100)  # fill caches
     long = work(1200)
     assert long < 5 * work(300) + 2000
-    # "\u00bc" is normalised as " 1/4 ", so it may cost what five characters cost
-    assert long < 120 * max(1200, len(fold((unit * 1200)[:1200]).text))
+    assert long < 120 * 1200
 
 
 @given(unit=UNIT, sizes=st.lists(st.integers(1, 900), min_size=1, max_size=5))
@@ -95,7 +63,7 @@ def test_session_normalises_at_most_one_utterance_per_event(unit: str, sizes: li
     for size in sizes:
         started += handle(TextAppended(text[at : at + size]))
         at += size
-    started += handle(EndAsked())
+    started += handle(EndRequested())
     while started:
         started += handle(NothingToSay(started.pop(0).utterance))
     assert session.state is State.CLOSED
@@ -138,7 +106,7 @@ async def test_hostile_text_is_normalised_in_small_steps_of_event_loop() -> None
         client(server.url) as talk,
     ):
         turns = Turns()
-        talker.spoken_lengths = turns.note
+        talker.spec = replace(talker.spec, spoken_lengths=turns.note)
         for number in range(4):
             await talk.send("context.create", context_id=f"c{number}")
             await talk.send("text.append", context_id=f"c{number}", text='"1' * 2_000)

@@ -27,8 +27,8 @@ def client(url: str, text: str) -> None:
             ):
                 wire.send(json.dumps(message))
             while True:
-                message = wire.recv()
-                if isinstance(message, str) and json.loads(message)["type"] == "context.done":
+                answer = wire.recv()
+                if isinstance(answer, str) and json.loads(answer)["type"] == "context.done":
                     break
 
 

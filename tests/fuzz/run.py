@@ -13,7 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(
-    include=["streaming", "service", "embedded", "talker", "codec", "ipc", "json", "starlette",
+    include=["streaming", "text", "service", "talker", "codec", "ipc", "json", "starlette",
              "python_multipart", "tomllib"]
 ):  # fmt: skip
     from tests.fuzz.seeds import seeds

@@ -46,7 +46,10 @@ api() {
   out=$(mktemp)
   .venv/bin/python -m tests.fuzz.serve > "$out" & server=$!
   trap 'kill $server; rm -f "$out"' EXIT
-  for _ in $(seq 240); do [ -s "$out" ] && break; sleep 0.5; done
+  until [ -s "$out" ]; do
+    kill -0 "$server" 2> /dev/null || { echo "talkwire: the service did not start" >&2; return 1; }
+    sleep 0.5
+  done
   address=$(cat "$out")
   "$venv/bin/st" run "$address/openapi.json" --no-color --seed 1 --max-examples 25 \
     --suppress-health-check all --exclude-path /admin/drain \

@@ -21,6 +21,12 @@ TEXTS = (
     "ＦＵＬＬ ｗｉｄｔｈ ﬁ ﬂ №5 ½ € 1.000,5 Ⅻ ° Ω … “quotes” ‘and’ 🎉 中文。ไทย العربية",
     "<|sfx:laughter|>haha<|prosody:pause|>. <|style:singing|>la la",
 )
+MARKUP = (
+    b'<speak>A &amp; B <break time="1.5s"/> <spell>A7</spell> <sub alias="x y">z</sub> [laughs]',
+    b'[pause:1s] \\{pause:1s\\} <prosody rate="slow">a</prosody> <!-- b --> <emotion value="sad"/>',
+    '[wood](/wʊd/) <say-as interpret-as="date">2025-04-03</say-as> `<b>` a < b [Bob]'.encode(),
+    b'\\{"word": "wood", "pronounce": "x"\\} <expr type="sound" label="laugh"/> <p>c</p> <noise/>',
+)
 _CONTEXT = {
     "context_id": "c",
     "text": "Hello there.",
@@ -90,6 +96,7 @@ def seeds() -> dict[str, list[bytes]]:
             b'{"type":"context.done","context_id":"c","reason":"complete"}',
             b'{"type":"audio","context_id":"c","handle":0,"sequence":0,"sample_offset":0,"flags":0,"audio":"AAAA"}',
         ],
+        "markup": [b"\3" + text for text in (*texts, *MARKUP)],
         "segmenter": [b"\3" + text for text in texts],
         "tags": [*texts, *(tag.encode() for tag in sorted(CONTROL_TAGS))],
         "front_end": texts,
@@ -99,6 +106,10 @@ def seeds() -> dict[str, list[bytes]]:
         "clip_address": [b"AAAA", b"data:audio/wav;base64,AAAA", b"https://x/a.wav", b"file:///a"],
         "voice_file": [_voice()],
         "settings": [b'port = 1\nhost = "a"\nvoice_aliases = {a = "b"}\nallowed_origins = ["*"]'],
+        "wyoming": [
+            b'{"type": "describe"}\n{"type": "synthesize", "data": {"text": "a"}}\n',
+            b'{"type": "a", "data_length": 7, "payload_length": 2}\n{"b":1}\n\n{"type": "c"}\n',
+        ],
         "origin": [b"https://example.org\nlocalhost:8000", b"http://[::1]:80\n[::1]", b"null\nx"],
         "ipc": [b"".join(map(encode, messages)), *map(encode, messages)],
         "rows": [np.arange(64, dtype="<i2").tobytes(), np.full(32, 1025, "<i2").tobytes()],

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from tests.service.live import gateway
 
 
 async def _main() -> None:
-    talker = FakeTalker(frames_per_character=0.02, has_word_timings=True)
+    talker = FakeTalker(frames_per_character=0.02, spec=TIMED_SPEC)
     async with gateway(talker, max_voices=20) as server:
         print(server.http, flush=True)
         await asyncio.Event().wait()

@@ -8,6 +8,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from embedded.front_ends import FRONT_ENDS
+from loadtest.fakes.talker import FakeTalker
 from streaming.ports import RowGenerator, SpeechRequest
 from talker.checkpoint import open_checkpoint
-from talker.fake import FakeTalker
 from talker.families.higgs_v3.prompts import CONTROL_TAGS
 from talker.prompts import ReferenceVoice
 from talker.request_builder import RequestBuilder
 from tests.service.live import Gateway, client
 from tests.service.voices import clips
+from text.registry import FRONT_ENDS
 
 CLIP = clips.wav(clips.tone(1.5))
 CONSENT = {"by": "Anna Example", "statement": "My voice may speak for the example."}
@@ -39,7 +40,8 @@ class SpyTalker(FakeTalker):
         super().__init__(frames_per_character=0.02)
         opened = open_checkpoint(str(checkpoint))
         self._builder = RequestBuilder(opened, 1024, self, FRONT_ENDS)
-        self.spoken_lengths = self._builder.spoken_lengths
+        lengths = self._builder.spec.spoken_lengths
+        self.spec = replace(self.spec, spoken_lengths=lengths)
         layout = json.loads(opened.tokenizer_file.read_text())
         self.control = {t["content"]: int(t["id"]) for t in layout["added_tokens"]}
         self.ids: list[tuple[int, ...]] = []
@@ -54,11 +56,11 @@ class SpyTalker(FakeTalker):
 
     def check(self, request: SpeechRequest) -> None:
         """Check the request as the real talker does."""
-        self._builder.message(request, 0)
+        self._builder.build(request, 0)
 
     def generate(self, request: SpeechRequest) -> RowGenerator:
         """Build the prompt as the real talker does, then generate fake rows."""
-        self.ids.append(self._builder.message(request, 1).ids)
+        self.ids.append(self._builder.build(request, 1).message.ids)
         return super().generate(request)
 
     def assert_only_tags(self) -> None:
@@ -115,7 +117,7 @@ def socket_scripts(server: Gateway, text: str) -> list[tuple[str, list[dict[str,
     }  # fmt: skip
     cartesia |= {"transcript": text, "continue": False}
     eleven, pcm = http + "/v1/text-to-speech/default/", "output_format=pcm_24000"
-    turn = [
+    turn: list[dict[str, Any]] = [
         {"text": text, "context_id": "c"}, {"context_id": "c", "flush": True},
         {"context_id": "c", "close_context": True},
     ]  # fmt: skip

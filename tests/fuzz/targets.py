@@ -20,29 +20,32 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from codec import messages as codec_messages
-from embedded.text import normalise
 from ipc.framing import FramingError, MessageReader
-from service.access.hosts import is_allowed, parse_origin
 from service.dialects.cartesia.messages import ContextRequest
-from service.dialects.deepgram import joined
+from service.dialects.deepgram.aura import joined
 from service.dialects.elevenlabs.messages import ClientMessage
 from service.dialects.elevenlabs.request import SpeechBody as ElevenLabsBody
-from service.dialects.errors import parse_message, peek, validation_error
 from service.dialects.openai.batch import BatchBody
 from service.dialects.openai.request import SpeechBody as OpenAiBody
 from service.dialects.vllm_omni import SessionConfig
 from service.dialects.vllm_omni import _parsed as parse_vllm_omni
 from service.dialects.voices import read_new_voice
+from service.dialects.wyoming.events import EventReader
+from service.errors import parse_message, peek, validation_error
+from service.hosts import is_allowed, parse_origin
 from service.settings import SettingsError, load_settings
 from service.voices.clip_reader import decode_base64
 from service.voices.store import VoiceFileError, unpack, unpack_built_in
 from streaming.delay import DelayReverter
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.protocol.binary import parse_client_message
-from streaming.segmenter import Segmenter, SegmentSettings
 from talker import messages as talker_messages
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 from talkwire_client.protocol import AudioHeader, decode_server_message
+from tests.text.front_ends import CASES, check
+from tests.text.markup_elements import read as read_elements
+from text.markup.elements import Ignored, Text
+from text.segmenter import Segmenter, SegmentSettings
 
 Target = Callable[[bytes], object]
 
@@ -73,7 +76,22 @@ def wire_of_server(data: bytes) -> None:
     """Server messages and binary headers, as the Python client reads them."""
     for read in (decode_server_message, AudioHeader.unpack):
         with contextlib.suppress(ValueError):
-            read(data)  # type: ignore[operator]
+            read(data)
+
+
+def markup(data: bytes) -> None:
+    """The markup reader: elements do not depend on how the text is split, and are in order."""
+    size, text = 1 + data[0] % 7 if data else 1, _text(data[1:])
+    parts = [text[at : at + size] for at in range(0, len(text), size)]
+    whole, several = (read_elements(*divided) for divided in ([text], parts))
+    assert whole == several
+    at = 0
+    for element in whole:
+        assert at <= element.end <= len(text)
+        if not isinstance(element, Ignored):
+            at = element.end
+        if isinstance(element, Text):
+            assert text[element.start : element.end] == element.text
 
 
 def segmenter(data: bytes) -> None:
@@ -99,16 +117,10 @@ def tags(data: bytes) -> None:
 
 
 def front_end(data: bytes) -> None:
-    """The embedded voice's normaliser: known characters, ordered spans, idempotent."""
+    """The text front ends: known characters, ordered spans, stable readings."""
     text = _text(data[:400])
-    read = normalise(text)
-    assert set(read.text) <= set("abcdefghijklmnopqrstuvwxyz' ,.?!")
-    at = source = 0
-    for span in read.spans:
-        assert at <= span.start < span.end <= len(read.text)
-        assert source <= span.source_start < span.source_end <= len(text)
-        at, source = span.end, span.source_start
-    assert normalise(read.text).text == read.text
+    for case in CASES.values():
+        check(case, text)
 
 
 def _body(model: type[BaseModel], data: bytes) -> None:
@@ -158,6 +170,23 @@ def voice_body(data: bytes) -> None:
             asyncio.run(read_new_voice(Request(scope, receive), 1 << 20))
         except TalkwireError as error:
             _told(error)
+
+
+def wyoming(data: bytes) -> None:
+    """Events of Wyoming: all that follow each other up to the first error."""
+
+    async def read() -> None:
+        stream = asyncio.StreamReader(limit=1024)
+        stream.feed_data(data)
+        stream.feed_eof()
+        events = EventReader(stream, 1024, 30)
+        try:
+            while (event := await events.read(30)) is not None:
+                assert event.type
+        except TalkwireError as error:
+            _told(error)
+
+    asyncio.run(read())
 
 
 def clip_address(data: bytes) -> None:
@@ -215,7 +244,7 @@ def _unpack(message: object) -> None:
         if isinstance(message, codec_messages.Decode):
             codec_messages.window_of(message)
         elif isinstance(message, codec_messages.Encoded):
-            codec_messages.codes_of(message)
+            codec_messages.clip_of(message)
         elif isinstance(message, codec_messages.Decoded | codec_messages.Encode):
             codec_messages.samples_of(message)
     except ValueError:
@@ -237,7 +266,8 @@ def rows(data: bytes) -> None:
 
 def wav(data: bytes) -> None:
     """The sandbox's clip reader on a WAV header; other formats are read only in a child process."""
-    from service.voices.clip_sandbox import Refused, Wanted, read_clip
+    from service.voices.clip_head import Refused
+    from service.voices.clip_sandbox import Wanted, read_clip
 
     clip = b"RIFF" + data[4:8] + b"WAVE" + data[12:4096]
     try:
@@ -250,8 +280,8 @@ def wav(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
-        wire, wire_of_server, segmenter, tags, front_end, http_bodies, vendor_messages, voice_body,
-        clip_address, voice_file, settings, origin, ipc, rows, wav,
+        wire, wire_of_server, markup, segmenter, tags, front_end, http_bodies, vendor_messages,
+        voice_body, clip_address, voice_file, settings, origin, ipc, rows, wav, wyoming,
     )
 }  # fmt: skip
 

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer
 
 from service.settings import EMBEDDED_MODEL
 from talker.families.higgs_v3.prompts import CONTROL_TAGS
-from tests.fuzz.speaking import CONSENT, SpyTalker, clips, everywhere, natively
+from tests.fuzz.speaking import CONSENT, SpyTalker, everywhere, natively
 from tests.service.live import gateway
+from tests.service.voices import clips
 from tests.talker import tiny
 
 #: Added tokens of the published vocabularies of Higgs Audio v3 and Qwen3.

@@ -17,8 +17,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from service.logs import JsonFormatter, quieten
-from talker.fake import FakeTalker
 from tests.fuzz.speaking import everywhere, natively
 from tests.service.live import Gateway, client, gateway
 
@@ -45,7 +45,7 @@ def logs() -> Iterator[io.StringIO]:
 
 
 def fast() -> FakeTalker:
-    return FakeTalker(frames_per_character=0.02, has_word_timings=True)
+    return FakeTalker(frames_per_character=0.02, spec=TIMED_SPEC)
 
 
 async def malformed(server: Gateway, http: httpx.AsyncClient) -> list[httpx.Response]:
@@ -83,7 +83,7 @@ async def malformed(server: Gateway, http: httpx.AsyncClient) -> list[httpx.Resp
 
 async def refused_handshakes(server: Gateway) -> list[bytes]:
     """Send the canary in handshakes and first messages; return the texts of the refusals."""
-    base, told = server.http.replace("http://", "ws://"), []
+    base, told = server.http.replace("http://", "ws://"), list[bytes]()
     for path in (
         f"/v1/text-to-speech/{NAME}/stream-input", f"/v1/speak?model={NAME}",
         f"/tts/websocket?api_key={CANARY}", f"/v1/tts/stream?{CANARY}={CANARY}", f"/{CANARY}",
@@ -95,7 +95,7 @@ async def refused_handshakes(server: Gateway) -> list[bytes]:
                     async with asyncio.timeout(30):
                         await socket.recv()
             except InvalidStatus as refused:
-                told.append(refused.response.body or b"")
+                told.append(bytes(refused.response.body or b""))
             except ConnectionClosed as closed:
                 told.append(closed.rcvd.reason.encode() if closed.rcvd else b"")
     return told
@@ -110,10 +110,10 @@ async def test_client_data_is_absent_from_logs_metrics_and_errors(logs: io.Strin
         for scheme in ("Bearer", "Token"):
             http.headers = {**KEYS, "authorization": f"{scheme} {CANARY}"}
             answers += await malformed(server, http)
-        told = await refused_handshakes(server)
+        refusals = await refused_handshakes(server)
         answers += await everywhere(server, http, f"The {CANARY} sings. ")
-        assert len(told) >= 10
-        assert CANARY.encode() not in b"".join(told)
+        assert len(refusals) >= 10
+        assert CANARY.encode() not in b"".join(refusals)
         server.codec.fail_with = RuntimeError(CANARY)  # an engine's message must not reach clients
         await natively(server, [f"The {CANARY} fails. "])
         metrics = (await http.get("/metrics")).text

@@ -62,6 +62,7 @@ def main() -> None:
         try:
             while True:
                 for message in link.receive(wait=True):
+                    assert isinstance(message, Say)
                     if message.then == "beget":
                         stubborn = "trap '' TERM INT HUP; sleep 3600 & wait; wait"
                         begot = subprocess.Popen(["sh", "-c", stubborn])

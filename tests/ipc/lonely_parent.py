@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from echo_child import Hello, Said, Say
-
 from ipc.framing import Alive, Fatal, Progress
 from ipc.supervisor import Program, Supervisor
+from tests.ipc.echo_child import Hello, Said, Say
 
 
 async def main() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ipc.framing import Alive, Fatal, Progress
 from ipc.supervisor import Program, Supervisor, Watch
+from tests.ipc.echo_child import Hello, Said, Say
 
 HERE = Path(__file__).parent
 QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
@@ -18,11 +18,6 @@ class Nest:
     """A supervisor of echoing children, and a record of its callbacks."""
 
     def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
-        sys.path.insert(0, str(HERE))
-        try:
-            from echo_child import Hello, Said, Say
-        finally:
-            sys.path.remove(str(HERE))
         self.say = Say
         self.said: list[str] = []
         self.pids: list[int] = []
@@ -32,7 +27,7 @@ class Nest:
         self._changed = asyncio.Event()
         #: Callbacks that a test may replace.
         self.on_ready: Callable[[Hello], None] = lambda hello: self._note(self.pids, hello.pid)
-        self.on_down: Callable[[], object] = self._down
+        self.on_down: Callable[[], None] = self._down
         program: Program[Said] = Program(
             module="echo_child",
             args=["--start", start],

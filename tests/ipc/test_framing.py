@@ -7,13 +7,26 @@ import pytest
 
 from ipc.framing import Alive, FramingError, MessageReader, Progress, encode
 
-MESSAGES = [Progress("loading", 1.5), Alive(), Progress("é" * 300, 0.0)]
+
+class Data(msgspec.Struct, tag="data", frozen=True):
+    """A message of which a part is not copied."""
+
+    data: memoryview
 
 
-@pytest.mark.parametrize("step", [1, 3, 7, 10_000])
+MESSAGES = [
+    Progress("loading", 1.5),
+    Data(memoryview(bytes(range(256)) * 4)),
+    Alive(),
+    Data(memoryview(b"")),
+    Progress("é" * 300, 0.0),
+]
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 600, 10_000])
 def test_message_reader_accepts_any_split(step: int) -> None:
     data = b"".join(encode(message) for message in MESSAGES)
-    reader: MessageReader[Progress | Alive] = MessageReader(Progress | Alive)
+    reader: MessageReader[Progress | Alive | Data] = MessageReader(Progress | Alive | Data)
     got = [m for at in range(0, len(data), step) for m in reader.feed(data[at : at + step])]
     assert got == MESSAGES
 

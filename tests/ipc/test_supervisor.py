@@ -92,15 +92,31 @@ async def test_log_tells_how_child_ended(nest: Nest, caplog: pytest.LogCaptureFi
     await nest.until(lambda: len(nest.pids) == 4)
     ends = [record for record in caplog.records if record.message == "child ended"]
     assert [vars(end)["exit_status"] for end in ends] == [-signal.SIGKILL, 1, 0]
+    endings = ["killed by SIGKILL", "exit status 1", "exit status 0"]
+    assert [vars(end)["ending"].partition(":")[0] for end in ends] == endings
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_child_ignores_sigint_and_sigterm(nest: Nest, number: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+async def test_child_ignores_signals_to_its_group(nest: Nest, number: int) -> None:
     assert nest.supervisor.pid is not None
     os.kill(nest.supervisor.pid, number)
     nest.supervisor.send(nest.say("here"))
     await nest.until(lambda: nest.said == ["here"])
     assert nest.downs == 0
+
+
+async def test_child_logs_its_stacks_at_sigusr1_and_works_on(
+    nest: Nest, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert nest.supervisor.pid is not None
+    os.kill(nest.supervisor.pid, signal.SIGUSR1)
+    nest.supervisor.send(nest.say("here"))
+    nest.supervisor.send(nest.say("", then="die"))  # all of its output is logged before its end
+    await nest.until(lambda: len(nest.pids) == 2)
+    assert nest.said == ["here", ""]
+    stacks = "".join(record.getMessage() for record in caplog.records)
+    assert "in main" in stacks
+    assert 'child.py", line' in stacks
 
 
 async def test_last_message_of_dying_child_arrives(nest: Nest) -> None:
@@ -199,7 +215,7 @@ async def test_start_fails_if_child_always_dies() -> None:
         (asyncio, "create_subprocess_exec", "cannot be launched"),
         (socket, "socketpair", "cannot be launched"),
         (None, "create_unix_connection", "cannot be launched"),  # of the running loop
-        (tempfile, "TemporaryDirectory", "has no folder for temporary files"),
+        (tempfile, "mkdtemp", "has no folder for temporary files"),
     ],
 )
 async def test_start_failure_names_child_that_cannot_be_launched(
@@ -248,7 +264,8 @@ async def test_child_is_restarted_after_supervisors_own_bug(
     os.kill(nest.supervisor.pid, signal.SIGKILL)
     await nest.until(lambda: len(nest.pids) == 2)
     assert nest.supervisor.is_up
-    logged = [one.exc_info[1] for one in caplog.records if one.msg == "supervision failed"]
+    failed = [one for one in caplog.records if one.msg == "supervision failed"]
+    logged = [one.exc_info and one.exc_info[1] for one in failed]
     assert logged == [error, error]
 
 
@@ -500,7 +517,9 @@ async def test_exception_in_report_callback_does_not_stop_supervisor(
         nest.supervisor._program = replace(nest.supervisor._program, on_progress=broken)
     assert nest.supervisor.pid is not None
     os.kill(nest.supervisor.pid, signal.SIGKILL)
-    await nest.until(lambda: len(nest.pids) == 2 or nest.supervisor._task.done())
+    task = nest.supervisor._task
+    assert task is not None
+    await nest.until(lambda: len(nest.pids) == 2 or task.done())
     assert nest.supervisor.is_up
 
 
@@ -512,7 +531,7 @@ async def test_child_output_is_logged_by_line(nest: Nest, caplog: pytest.LogCapt
     assert records[0].getMessage() == "one line"
     text = "".join(record.getMessage() for record in records[1:])
     assert text == "and another, then " + "x" * 100_000
-    assert {record.child for record in records} == {"echo_child"}
+    assert {vars(record)["child"] for record in records} == {"echo_child"}
     logged = [record.name for record in caplog.records]
     assert logged.index("ipc.supervisor") > logged.index("ipc.output")
 

@@ -19,7 +19,9 @@ from tests.ipc.nest import QUICK, Nest
 
 def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
     """Return the delay of each restart so far."""
-    return [record.restart_in_s for record in caplog.records if record.msg == "child ended"]
+    return [
+        vars(record)["restart_in_s"] for record in caplog.records if record.msg == "child ended"
+    ]
 
 
 async def kill(nest: Nest) -> None:
@@ -90,7 +92,8 @@ async def test_restart_delay_grows_while_child_cannot_start(
     """It grows even if the previous child was healthy."""
     nest = Nest(watch=replace(QUICK, healthy_s=0.0))
     await nest.supervisor.start()
-    nest.supervisor._program.args[-1] = "crash"
+    program = nest.supervisor._program
+    nest.supervisor._program = replace(program, args=[*program.args[:-1], "crash"])
     assert nest.supervisor.pid is not None
     with caplog.at_level(logging.WARNING, "ipc.supervisor"):
         os.kill(nest.supervisor.pid, signal.SIGKILL)

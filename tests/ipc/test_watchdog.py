@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,10 @@ from ipc.watchdog import Vitals, Watchdog, read_vitals
 IDLE, BUSY = "time.sleep(600)", "while True: pass"
 
 
-def verdict(looks: list[tuple[float, float, Vitals | None]], timeout_s: float = 2.0) -> list:
+def verdict(looks: Sequence[tuple[float, float, Vitals | None]], timeout_s: float = 2.0) -> list:
     """Return the verdict on each ``(now, heard, vitals)``. Idle silence may last 0.75 s."""
     dog = Watchdog(0.25)
-    return [dog.look(now, heard, timeout_s, 0.75, vitals) for now, heard, vitals in looks]
+    return [dog.check(now, heard, timeout_s, 0.75, vitals) for now, heard, vitals in looks]
 
 
 def every(step_s: float, until_s: float) -> list[float]:
@@ -69,7 +69,7 @@ def test_watchdog_ignores_pause_of_its_own_process(vitals: Vitals | None, paused
         is_first = paused_at < 0.2 * step <= paused_at + 0.2
         now = 0.2 * step + paused_s
         heard = heard if is_first else now - now % 0.25
-        assert dog.look(now, heard, 0.75, 0.5, vitals) is None
+        assert dog.check(now, heard, 0.75, 0.5, vitals) is None
 
 
 def test_watchdog_ignores_pause_of_whole_container() -> None:

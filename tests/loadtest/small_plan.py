@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
+from typing import Any
 
 from loadtest import worker
 from loadtest.plan import Plan
@@ -23,7 +24,7 @@ WORK = Workload(
 
 def plan(url: str, **changes) -> Plan:
     """Twelve sessions of ``WORK`` within three seconds, except for ``changes``."""
-    fields = {
+    fields: dict[str, Any] = {
         "duration_s": 3.0,
         "warmup_s": 0.5,
         "rate_per_s": 8.0,

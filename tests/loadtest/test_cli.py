@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from loadtest import cli, plots, servers
 from loadtest.figures import figures
-from loadtest.plan import Plan
+from loadtest.plan import Plan, Protocol
 from loadtest.plots import draw_plots
 from loadtest.records import TurnRecord, read_records
 from loadtest.report import Row, RunRecords, prepare_files, read_json, write_report
@@ -246,11 +246,12 @@ def test_cli_help_shows_usage(capsys) -> None:
 
 def test_port_of_gives_default_port_and_refuses_wrong_url() -> None:
     assert port_of("wss://h/", "native") == port_of("https://h/", "openai") == 443
-    for url, protocol in (
+    wrong: tuple[tuple[str, Protocol], ...] = (
         ("http://h:8000/", "native"),
         ("ftp://h/", "openai"),
         ("ws://h:x", "native"),
-    ):
+    )
+    for url, protocol in wrong:
         with pytest.raises(LoadTestError, match="not an address for this protocol"):
             port_of(url, protocol)
 
@@ -272,7 +273,7 @@ def test_capacity_is_requested_from_metrics_endpoint(monkeypatch, url: str) -> N
 
 def test_started_service_listens_on_loopback_despite_environment(monkeypatch) -> None:
     served: list[Settings] = []
-    monkeypatch.setattr("service.server.serve_until_stopped", served.append)
+    monkeypatch.setattr("service.server.serve_until_stopped", lambda one, _: served.append(one))
     monkeypatch.setenv("TALKWIRE_HOST", "0.0.0.0")
     monkeypatch.setenv("TALKWIRE_PORT", "8000")
     done = CliRunner().invoke(app, servers.real().args[1:])
@@ -346,4 +347,5 @@ def test_read_json_reads_older_reports(tmp_path, name: str) -> None:
     for read, row in zip(before, data["rows"], strict=True):
         assert (read.label, read.plan) == (row["label"], Plan(**row["plan"]))
         assert read.figures.measured_turns == row["figures"]["measured_turns"]
+        assert read.figures.ttfa.p95 is not None
         assert read.figures.ttfa.p95.value == row["figures"]["ttfa"]["p95"]["value"]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from loadtest import servers
+from loadtest.fakes.talker import FakeTalker
 from loadtest.openai_session import address, converse
 from loadtest.plan import Plan
 from loadtest.records import TurnRecord
 from loadtest.run import LoadTestError, require_local, run_plan
 from loadtest.session import TurnSpeech
 from loadtest.workload import Piece, Turn, session
-from talker.fake import FakeTalker
 from tests.loadtest.small_plan import WORK, carried_out, metrics, plan
 from tests.service.live import gateway
 

@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from loadtest import servers
+from loadtest.plan import arrivals
 from loadtest.records import TurnRecord, read_records, write_records
 from loadtest.run import LoadTestError, require_local, run_plan
-from loadtest.worker import arrivals, shares
+from loadtest.worker import shares
 from loadtest.workload import Workload, session
 from tests.loadtest.small_plan import WORK, metrics, plan
 from tests.service.auth.keyring import entry, write_keys
@@ -33,7 +34,7 @@ def listener(record: TurnRecord, prebuffer_s: float) -> bool:
     """
     begin = record.arrivals[0][0] + prebuffer_s
     got = 0
-    cut = [(record.cancel_s, 0)] if record.outcome == "cancelled" else []
+    cut = [(record.cancel_s, 0)] if record.cancel_s is not None else []
     for at, samples in (*record.arrivals, *cut):
         if got and (at - begin) * record.sample_rate > got + 1e-6 * record.sample_rate:
             return False
@@ -76,6 +77,9 @@ async def test_run_plan_figures_match_recomputation() -> None:
             assert record.intended_s == due[record.session]
         if record.outcome == "cancelled":
             assert turn.barge_in_s is not None
+            assert record.cancel_s is not None
+            assert record.cancelled_s is not None
+            assert record.last_audio_s is not None
             # A timer of the event loop may fire a millisecond early.
             assert record.cancel_s >= record.arrivals[0][0] + turn.barge_in_s - 0.002
             assert record.last_audio_s <= record.cancelled_s
@@ -84,19 +88,22 @@ async def test_run_plan_figures_match_recomputation() -> None:
     measured = [r for r in records if 0.5 <= r.intended_s < 3]
     assert made.measured_turns == len(measured) > 5
     ttfb = [1000 * (r.arrivals[0][0] - r.intended_s) for r in measured]
-    ttfa = [t + r.silence / 24 for t, r in zip(ttfb, measured, strict=True)]
+    ttfa = [t + (r.silence or 0) / 24 for t, r in zip(ttfb, measured, strict=True)]
     for mark, share in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
         assert getattr(made.ttfb, mark).value == pytest.approx(np.percentile(ttfb, share))
         assert getattr(made.ttfa, mark).value == pytest.approx(np.percentile(ttfa, share))
     gaps = [1000 * (b[0] - a[0]) for r in measured for a, b in itertools.pairwise(r.arrivals)]
+    assert made.gap.p99 is not None
     assert made.gap.p99.value == pytest.approx(np.percentile(gaps, 99))
     acks = [1000 * (r.cancelled_s - r.cancel_s) for r in measured if r.cancel_s and r.cancelled_s]
     assert made.cancel_ack.n == len(acks)
-    for held, share in made.gap_free.items():
-        mine = np.mean([listener(r, int(held) / 1000) for r in measured])
-        assert share.value == pytest.approx(mine)
+    for held, free in made.gap_free.items():
+        assert free is not None
+        served = np.mean([listener(r, int(held) / 1000) for r in measured])
+        assert free.value == pytest.approx(served)
     tenths = np.arange(0.5, 3, 0.001)
-    busy = np.mean([sum(r.opened_s <= t < r.ended_s for r in records) for t in tenths])
+    open_s = [(r.opened_s, r.ended_s) for r in records]
+    busy = np.mean([sum(bool(a and b and a <= t < b) for a, b in open_s) for t in tenths])
     assert made.streams == pytest.approx(busy, rel=0.02)
     assert made.server is not None
     assert made.server.cores > 0

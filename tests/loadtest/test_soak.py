@@ -7,9 +7,12 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -48,7 +51,7 @@ async def test_soak_reports_after_error(quick, monkeypatch, error) -> None:
 
     monkeypatch.setattr(soak, "read", read)
     monkeypatch.setattr(soak, "client", no_client)
-    report = await soak.soak(10, 1)
+    report: dict[str, Any] = await soak.soak(10, 1)
     assert report["ended_by"] == f"{type(error).__name__}: {error}"
     assert report["utterances"] == {"heard": 1}
     row = report["series"]["gateway fds"]
@@ -101,10 +104,10 @@ def test_soak_refuses_bad_arguments_before_run(
 
 async def test_soak_client_counts_errors_and_continues(monkeypatch) -> None:
     met = iter([NoServerError("gone"), ConnectionLostError(1006, "")])
-    monkeypatch.setattr(soak.random.Random, "expovariate", lambda self, rate: 0.0)
+    monkeypatch.setattr(random.Random, "expovariate", lambda self, rate: 0.0)
     until = time.monotonic() + 60
-    clock = SimpleNamespace(monotonic=lambda: now)
     now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now)
 
     async def connect(client: Client) -> None:
         nonlocal now
@@ -157,7 +160,7 @@ class Root(Child):
 
 def test_soak_reads_every_descendant(monkeypatch) -> None:
     answer = contextlib.nullcontext(SimpleNamespace(read=lambda: b"tts_contexts_active 2\n"))
-    monkeypatch.setattr(soak.urllib.request, "urlopen", lambda url, timeout: answer)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: answer)
     values = soak.read(Root(1), 1)
     told = {name: value for name, value in values.items() if name.endswith("fds")}
     assert told == {"gateway fds": 1, "talker fds": 3, "talker 2 fds": 4, "other fds": 5}

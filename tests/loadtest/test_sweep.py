@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,7 +106,7 @@ async def test_sweep_opens_given_share_of_capacity() -> None:
 
     async with servers.started(servers.fake(["--capacity", "60"])) as server:
         mine = msgspec.structs.replace(plan, url=server.url)
-        options = {"pid": server.pid, "slo_ttfa_ms": 500.0, "announce": announce}
+        options: dict[str, Any] = {"pid": server.pid, "slo_ttfa_ms": 500.0, "announce": announce}
         ((row, records),) = await sweep(mine, (0.5,), 60, **options)
     assert [rate for _, rate in announced] == [row.plan.rate_per_s]
     assert (row.label, row.load) == ("50 %", 0.5)

@@ -10,6 +10,7 @@ import importlib.util
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def speaking() -> Iterator[object]:
     from tests.e2e.live import Service, service
 
     if port := os.environ.get("TALKWIRE_PORT"):
-        yield Service(None, int(port))
+        another: Any = None  # the process is not ours
+        yield Service(another, int(port))
         return
     with service(program=ROOT / ".venv/bin/talkwire") as started:
         yield started

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from embedded.evaluation import recogniser
-from embedded.evaluation.metrics import letter_error_rate
 from tests.e2e.sentences import SENTENCES
 from tests.official.turns import TURN
+from training.evaluation import recogniser
+from training.evaluation.metrics import letter_error_rate
 
 #: Threshold of the letter error rate: misheard speech of a text reaches .4, other speech at best
 #: .65.
@@ -26,7 +26,7 @@ class Ears(recogniser.Recogniser):
     def words(self, pcm: bytes | npt.NDArray[np.float32], rate: int = 24_000) -> str:
         """The words in mono audio: s16le bytes, or float samples [N] from -1 to 1."""
         if isinstance(pcm, bytes):
-            pcm = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
+            pcm = (np.frombuffer(pcm, "<i2") / 32768).astype(np.float32)
         return self.hear([pcm], rate)[0]
 
     def which(

@@ -62,11 +62,13 @@ async def written(text: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def agent(
-    voice: tts.TTS, *, endless: bool = False
+    voice: tts.TTS, *, endless: bool = False, aligned: bool = False
 ) -> AsyncIterator[tuple[AgentSession[None], Loudspeaker]]:
-    """Run an agent that has only TTS."""
+    """Run an agent that has only TTS. ``aligned``: its transcript is made of the timed words."""
     loudspeaker = Loudspeaker(endless=endless)
-    session: AgentSession[None] = AgentSession(tts=voice, vad=None, turn_detection="manual")
+    session: AgentSession[None] = AgentSession(
+        tts=voice, vad=None, turn_detection="manual", use_tts_aligned_transcript=aligned
+    )
     session.output.audio = loudspeaker
     await session.start(Agent(instructions=""))
     try:

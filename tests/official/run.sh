@@ -23,12 +23,14 @@ if [ ! -f "$stamp" ]; then
   touch "$stamp"
 fi
 # Installed from the tree; the sources are read where they are.
-stamp="$venv/.pipecat-talkwire-$(cksum < clients/pipecat/pyproject.toml | cut -d' ' -f1)"
-if [ ! -f "$stamp" ]; then
-  "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation -e clients/pipecat
-  rm -f "$venv"/.pipecat-talkwire-*
-  touch "$stamp"
-fi
+for client in python pipecat livekit; do
+  stamp="$venv/.client-$client-$(cksum < clients/$client/pyproject.toml | cut -d' ' -f1)"
+  if [ ! -f "$stamp" ]; then
+    "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation -e "clients/$client"
+    rm -f "$venv/.client-$client-"*
+    touch "$stamp"
+  fi
+done
 # The vendors' JavaScript SDKs, where there is Node.js.
 if command -v npm > /dev/null; then
   js=tests/official/js

@@ -15,7 +15,8 @@ _HEAD = ["| client | version | case | result |", "|---|---|---|---|"]
 #: Distributions whose versions the table shows, by the first word of the client's name.
 _PACKAGES = {
     "openai": "openai", "elevenlabs": "elevenlabs", "cartesia": "cartesia",
-    "deepgram-sdk": "deepgram-sdk", "Pipecat": "pipecat-ai", "LiveKit": "livekit-agents",
+    "deepgram-sdk": "deepgram-sdk", "fish-audio-sdk": "fish-audio-sdk",
+    "Pipecat": "pipecat-ai", "LiveKit": "livekit-agents",
 }  # fmt: skip
 
 

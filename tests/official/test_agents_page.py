@@ -41,10 +41,12 @@ def test_page_has_all_snippets_and_tested_versions() -> None:
         "As-ElevenLabs",
         "As-Cartesia",
         "As-Deepgram",
+        "As-Deepgram-Flux",
         "As-OpenAI",
     ]
     ways = {param.id for param in snippets("LiveKit")}
-    assert ways == {"As-ElevenLabs", "As-Cartesia", "As-Deepgram", "As-OpenAI"}
+    vendors = ("ElevenLabs", "Cartesia", "Deepgram", "Deepgram-Flux", "OpenAI", "LiveKit-Inference")
+    assert ways == {"The-native-protocol", *(f"As-{vendor}" for vendor in vendors)}
     pipecat, livekit = map(importlib.metadata.version, ("pipecat-ai", "livekit-agents"))
     assert f"(Pipecat {pipecat}, LiveKit Agents {livekit})" in PAGE
 

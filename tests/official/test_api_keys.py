@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import cartesia
 import httpx
 import openai
@@ -17,9 +18,11 @@ from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types import SpeakV1Text
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError as ElevenLabsError
+from livekit.agents import APIConnectOptions, APIStatusError, inference
 from websockets.exceptions import InvalidStatus
 
 from tests.e2e.live import Service, service
+from tests.official.livekit_speech import listen
 
 TALKWIRE = Path(__file__).resolve().parents[2] / ".venv/bin/talkwire"
 WORDS = "Hello there."
@@ -36,7 +39,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     file = tmp_path_factory.mktemp("keys") / "keys.json"
-    create = [TALKWIRE, "keys", "create", "--file", file, "--tenant", "acme"]
+    create = [str(TALKWIRE), "keys", "create", "--file", str(file), "--tenant", "acme"]
     made = subprocess.run(create, capture_output=True, text=True, check=True)
     with service(program=TALKWIRE, TALKWIRE_API_KEYS_FILE=str(file)) as running:
         yield Guarded(running, made.stdout.strip())
@@ -113,3 +116,30 @@ def test_deepgram_client_sends_its_key_over_http_and_socket(guarded: Guarded) ->
         b"".join(client("another").speak.v1.audio.generate(text=WORDS))
     assert told.value.status_code == 401
     assert told.value.body["err_code"] == "UNAUTHORIZED"
+
+
+async def test_livekit_inference_signs_with_its_key(
+    guarded: Guarded, session: aiohttp.ClientSession
+) -> None:
+    async def say(key: str, secret: str) -> bytes:
+        voice = inference.TTS(
+            "cartesia/sonic-3",
+            base_url=guarded.http,
+            api_key=key,
+            api_secret=secret,
+            http_session=session,
+        )
+        try:
+            async with voice.synthesize(
+                WORDS, conn_options=APIConnectOptions(max_retry=0)
+            ) as stream:
+                return (await listen(stream)).pcm
+        finally:
+            await voice.aclose()
+
+    assert await say(guarded.key, guarded.key)
+    other = f"talkwire_{'0' * 64}"
+    for key, secret in ((guarded.key, other), (other, guarded.key), (other, other)):
+        with pytest.raises(APIStatusError) as refused:
+            await say(key, secret)
+        assert refused.value.status_code == 401

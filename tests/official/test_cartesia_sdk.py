@@ -59,7 +59,7 @@ def test_bytes_returns_wav_or_mp3_file(client: Cartesia, ears: Ears, format_: An
     speech = client.tts.generate(
         model_id=MODEL, transcript=OTHER, voice=VOICE, output_format=format_
     )
-    with av.open(io.BytesIO(speech.read())) as file:
+    with av.open(io.BytesIO(speech.read()), "r") as file:
         frames = [frame.to_ndarray()[0] for frame in file.decode(audio=0)]
     assert ears.which(np.concatenate(frames).astype(np.float32), 44100) == OTHER
 
@@ -92,8 +92,15 @@ def test_refusals_raise_errors_of_client(client: Cartesia) -> None:
             transcript=ONE,
             voice="default",
             output_format=RAW,
-            generation_config={"emotion": "happy"},
+            generation_config={"volume": 3},
         )
+
+
+def test_missing_address_raises_error_of_client(client: Cartesia) -> None:
+    with pytest.raises(cartesia.NotFoundError) as missing:
+        client.datasets.list()
+    body: Any = missing.value.body
+    assert body["error_code"] == "unsupported"
 
 
 # -- the socket
@@ -175,3 +182,29 @@ async def test_socket_error_names_its_context_and_next_context_speaks(
         await context.push(ONE, continue_=False)
         pcm = b"".join([e.audio async for e in context.receive() if e.type == "chunk"])
         assert ears.which(pcm) == ONE
+
+
+async def test_dictionary_of_the_client_is_spoken(
+    client: Cartesia, aclient: AsyncCartesia, ears: Ears
+) -> None:
+    made = client.pronunciation_dicts.create(name="words", items=[{"text": "zyx", "alias": ONE}])
+    assert client.pronunciation_dicts.retrieve(made.id).items[0].alias == ONE
+    speech = client.tts.generate(
+        model_id=MODEL,
+        transcript="Zyx",
+        voice=VOICE,
+        output_format=RAW,
+        pronunciation_dict_id=made.id,
+    )
+    assert ears.which(speech.read()) == ONE
+    client.pronunciation_dicts.update(made.id, items=[{"text": "zyx", "alias": OTHER}])
+    async with aclient.tts.websocket_connect() as socket:
+        context = socket.context(
+            model_id=MODEL, voice=VOICE, output_format=RAW, pronunciation_dict_id=made.id
+        )
+        await context.push("Zyx", continue_=False)
+        pcm = b"".join([e.audio async for e in context.receive() if e.type == "chunk"])
+    assert ears.which(pcm) == OTHER
+    assert made.id in [one.id for one in client.pronunciation_dicts.list(limit=1)]
+    client.pronunciation_dicts.delete(made.id)
+    assert not list(client.pronunciation_dicts.list())

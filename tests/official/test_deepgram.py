@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 import pytest
 from deepgram import AsyncDeepgramClient, DeepgramClient
-from deepgram.environment import DeepgramClientEnvironment
 from deepgram.errors import BadRequestError
 from deepgram.speak.v1.types import SpeakV1Text
 from livekit.agents import APIConnectOptions, APIError, APIStatusError
@@ -25,6 +24,7 @@ from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSSer
 from websockets.exceptions import InvalidStatus
 
 from tests.e2e.live import Service
+from tests.official.deepgram_client import environment
 from tests.official.ears import Ears
 from tests.official.livekit_agent import agent
 from tests.official.livekit_speech import listen, say
@@ -38,11 +38,6 @@ LEGACY = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 # -- Deepgram's client
-
-
-def environment(speaking: Service) -> DeepgramClientEnvironment:
-    http, ws = f"http://127.0.0.1:{speaking.port}", f"ws://127.0.0.1:{speaking.port}"
-    return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
 
 
 def test_client_speaks_over_socket(speaking: Service, ears: Ears) -> None:

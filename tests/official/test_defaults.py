@@ -14,16 +14,21 @@ import openai as openai_sdk
 import pytest
 from cartesia import Cartesia
 from deepgram import DeepgramClient
-from deepgram.environment import DeepgramClientEnvironment
+from elevenlabs import DialogueInput
 from elevenlabs.client import ElevenLabs
-from livekit.plugins import cartesia, deepgram, elevenlabs, openai
+from fishaudio import FishAudio
+from livekit.agents import inference
+from livekit.plugins import cartesia, deepgram, elevenlabs, fishaudio, openai, talkwire
 from pipecat.services.cartesia.tts import CartesiaTTSService
+from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat.services.deepgram.tts import DeepgramTTSService
+from pipecat.services.elevenlabs.dialogue.tts import ElevenLabsDialogueTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 from pipecat.services.openai.tts import OpenAITTSService
 from pipecat_talkwire import TalkwireTTSService
 
 from tests.e2e.live import Service
+from tests.official.deepgram_client import environment
 from tests.official.livekit_speech import listen, say
 from tests.official.pipecat_pipeline import conversation
 
@@ -33,7 +38,8 @@ Tell = Callable[[str, str], None]
 #: Less than a second of speech in any of the requested formats.
 LEAST_BYTES = 2_000
 #: Voices of the vendors' examples, for clients without a default.
-RACHEL, SONIC = "21m00Tcm4TlvDq8ikWAM", "e07c00bc-4134-4eae-9ea4-1a55fb45746b"
+RACHEL, GEORGE = "21m00Tcm4TlvDq8ikWAM", "JBFqnCBsd6RMkjVDRZzb"
+SONIC = "e07c00bc-4134-4eae-9ea4-1a55fb45746b"
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
 
@@ -65,7 +71,13 @@ def azure_python(speaking: Service, text: str) -> bytes:
 
 def elevenlabs_python(speaking: Service, text: str) -> bytes:
     client = ElevenLabs(base_url=address(speaking), api_key="any")
-    return b"".join(client.text_to_speech.convert("JBFqnCBsd6RMkjVDRZzb", text=text))
+    return b"".join(client.text_to_speech.convert(GEORGE, text=text))
+
+
+def dialogue_python(speaking: Service, text: str) -> bytes:
+    client = ElevenLabs(base_url=address(speaking), api_key="any")
+    lines = [DialogueInput(text=text, voice_id=voice) for voice in (RACHEL, GEORGE)]
+    return b"".join(client.text_to_dialogue.convert(inputs=lines))
 
 
 def cartesia_python(speaking: Service, text: str) -> bytes:
@@ -79,20 +91,28 @@ def cartesia_python(speaking: Service, text: str) -> bytes:
 
 
 def deepgram_python(speaking: Service, text: str) -> bytes:
-    base, sockets = address(speaking), address(speaking, "ws")
-    environment = DeepgramClientEnvironment(
-        base=base, production=sockets, agent=sockets, agent_rest=base
-    )
-    client = DeepgramClient(api_key="any", environment=environment)
+    client = DeepgramClient(api_key="any", environment=environment(speaking))
     return b"".join(client.speak.v1.audio.generate(text=text, model="aura-2-thalia-en"))
+
+
+def flux_python(speaking: Service, text: str) -> bytes:
+    client = DeepgramClient(api_key="any", environment=environment(speaking))
+    return b"".join(client.speak.v2.audio.generate(text=text, model="flux-alexis-en"))
+
+
+def fish_python(speaking: Service, text: str) -> bytes:
+    return FishAudio(api_key="any", base_url=address(speaking)).tts.convert(text=text)
 
 
 SDKS: dict[str, Callable[[Service, str], bytes]] = {
     "openai (Python)": openai_python,
     "openai (Python, Azure)": azure_python,
     "elevenlabs (Python)": elevenlabs_python,
+    "elevenlabs (Python, dialogue)": dialogue_python,
     "cartesia (Python)": cartesia_python,
     "deepgram-sdk (Python)": deepgram_python,
+    "deepgram-sdk (Python, Flux)": flux_python,
+    "fish-audio-sdk (Python)": fish_python,
 }
 
 
@@ -116,6 +136,12 @@ PIPECAT: dict[str, Callable[[Service], Any]] = {
         settings=ElevenLabsTTSService.Settings(voice=RACHEL),
         **PATIENCE,
     ),
+    "Pipecat ElevenLabsDialogueTTSService": lambda s: ElevenLabsDialogueTTSService(
+        api_key="any",
+        url=address(s, "ws"),
+        settings=ElevenLabsDialogueTTSService.Settings(voice=RACHEL),
+        **PATIENCE,
+    ),
     "Pipecat CartesiaTTSService": lambda s: CartesiaTTSService(
         api_key="any",
         url=address(s, "ws") + "/tts/websocket",
@@ -124,6 +150,9 @@ PIPECAT: dict[str, Callable[[Service], Any]] = {
     ),
     "Pipecat DeepgramTTSService": lambda s: DeepgramTTSService(
         api_key="any", base_url=address(s, "ws"), **PATIENCE
+    ),
+    "Pipecat DeepgramFluxTTSService": lambda s: DeepgramFluxTTSService(
+        api_key="any", url=address(s, "ws") + "/v2/speak", **PATIENCE
     ),
     "Pipecat OpenAITTSService": lambda s: OpenAITTSService(
         api_key="any", base_url=address(s) + "/v1", **PATIENCE
@@ -163,13 +192,30 @@ LIVEKIT: dict[str, Make] = {
     "LiveKit elevenlabs.TTS": lambda s, http: elevenlabs.TTS(
         api_key="any", base_url=address(s) + "/v1", http_session=http
     ),
+    "LiveKit elevenlabs.TTS (eleven_v3)": lambda s, http: elevenlabs.TTS(
+        api_key="any", base_url=address(s) + "/v1", model="eleven_v3", http_session=http
+    ),
     "LiveKit cartesia.TTS": lambda s, http: cartesia.TTS(
         api_key="any", base_url=address(s), http_session=http
     ),
     "LiveKit deepgram.TTS": lambda s, http: deepgram.TTS(
         api_key="any", base_url=address(s) + "/v1/speak", http_session=http
     ),
+    "LiveKit deepgram.TTSv2": lambda s, http: deepgram.TTSv2(
+        api_key="any", base_url=address(s) + "/v2/speak", http_session=http
+    ),
+    "LiveKit fishaudio.TTS": lambda s, http: fishaudio.TTS(
+        api_key="any", base_url=address(s), http_session=http
+    ),
+    "LiveKit inference.TTS": lambda s, http: inference.TTS(
+        "cartesia/sonic-3",
+        base_url=address(s),
+        api_key="any",
+        api_secret="any-text-of-32-characters-or-more",
+        http_session=http,
+    ),
     "LiveKit openai.TTS": lambda s, http: openai.TTS(api_key="any", base_url=address(s) + "/v1"),
+    "LiveKit talkwire.TTS": lambda s, http: talkwire.TTS(url=address(s)),
 }
 Speak = Callable[[Any, str], Coroutine[Any, Any, Any]]
 

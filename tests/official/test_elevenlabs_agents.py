@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from livekit.agents import APIConnectOptions, APIStatusError
 from livekit.plugins import elevenlabs
+from loguru import logger
 from pipecat.frames.frames import (
     InterruptionFrame,
     LLMFullResponseEndFrame,
@@ -26,7 +27,7 @@ from tests.official.ears import Ears
 from tests.official.livekit_speech import listen, say
 from tests.official.pipecat_checks import assert_a_turn_with_its_words, assert_turn_after_turn
 from tests.official.pipecat_pipeline import conversation
-from tests.official.turns import GONE, ONE, OTHER, TURN, tokens
+from tests.official.turns import GONE, LONG, ONE, OTHER, TURN, tokens
 
 #: A busy machine may take longer than Pipecat waits.
 PATIENCE = {"stop_frame_timeout_s": 60.0}
@@ -45,6 +46,19 @@ async def test_pipecat_speaks_turn_with_word_timestamps(speaking: Service, ears:
     async with conversation(pipecat(speaking)) as talk:
         await talk.say(*tokens(TURN))
     assert_a_turn_with_its_words(talk, ears)
+
+
+async def test_pipecat_keeps_words_after_emoji(speaking: Service) -> None:
+    """It drops words that it does not find in its text, with a warning."""
+    warnings: list[str] = []
+    sink = logger.add(warnings.append, level="WARNING")
+    async with conversation(pipecat(speaking)) as talk:
+        await talk.say("Sure! \N{PARTY POPPER} \N{PARTY POPPER}. Let me see.")
+        await talk.until_stopped(1)
+    logger.remove(sink)
+    assert talk.text() == "Sure! Let me see."
+    assert [warning for warning in warnings if "not recognised" in warning] == []
+    assert talk.errors() == []
 
 
 async def test_pipecat_speaks_turn_after_turn(speaking: Service, ears: Ears) -> None:
@@ -82,6 +96,33 @@ async def test_pipecat_interruption_after_end_of_text_stops_audio(
         await talk.say(OTHER)
         await talk.until_stopped(1)
     assert ears.which(talk.pcm_after(InterruptionFrame)) == OTHER
+
+
+async def test_pipecat_interruptions_leave_nothing_speaking(speaking: Service, ears: Ears) -> None:
+    async with conversation(pipecat(speaking)) as talk:
+        for turn in range(1, 13):
+            heard = len(talk.of(TTSAudioRawFrame))
+            await talk.say(LONG)
+            await talk.until(lambda: len(talk.of(TTSAudioRawFrame)) > heard, "it speaks")  # noqa: B023
+            await talk.queue(InterruptionFrame())
+            await talk.until(lambda: len(talk.of(InterruptionFrame)) == turn, "it stops")  # noqa: B023
+            speaking.until("the server works no more", "tts_contexts_active ", 0)
+        await talk.say(OTHER)
+    assert ears.which(talk.pcm(talk.contexts()[-1])) == OTHER
+    assert talk.errors() == []
+
+
+async def test_pipecat_speeches_said_at_once_are_spoken_one_after_the_other(
+    speaking: Service, ears: Ears
+) -> None:
+    """Their contexts are open at the same time, and no later one interrupts an earlier one."""
+    async with conversation(pipecat(speaking)) as talk:
+        await talk.say(ONE)
+        await talk.say(OTHER)
+        await talk.until_stopped(2)
+    spoken = [ears.which(talk.pcm(frame.context_id)) for frame in talk.of(TTSStartedFrame)]
+    assert spoken == [ONE, OTHER]
+    assert talk.errors() == []
 
 
 async def test_pipecat_token_mode_speaks_before_end_of_text(speaking: Service, ears: Ears) -> None:
@@ -199,6 +240,24 @@ async def test_livekit_closed_stream_is_cancelled_and_next_turn_speaks(
     assert ears.which(speech.pcm, speech.rate) == OTHER
     await plugin.aclose()
     speaking.until("nothing is left", "tts_contexts_active ", 0)
+
+
+async def test_livekit_interruptions_lock_no_turn_out(
+    speaking: Service, session: aiohttp.ClientSession, ears: Ears
+) -> None:
+    """The text of each turn is complete, so the plugin does not tell that it was interrupted. The
+    turns speak on beside the next ones until these need their slots.
+    """
+    plugin = livekit(speaking, session, encoding="pcm_24000")
+    for _ in range(12):  # more than one socket may have contexts
+        async with plugin.stream() as stream:
+            stream.push_text(LONG)
+            stream.end_input()
+            await listen(stream, enough=lambda speech: len(speech.pcm) > 1000)
+    speech = await say(plugin, OTHER)
+    assert ears.which(speech.pcm, speech.rate) == OTHER
+    speaking.until("nothing is left", "tts_contexts_active ", 0)
+    await plugin.aclose()
 
 
 async def test_livekit_lists_voices_and_reports_unknown_voice(

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import av
 import httpx
@@ -20,6 +21,12 @@ import pytest
 from elevenlabs import VoiceSettings
 from elevenlabs.client import AsyncElevenLabs, ElevenLabs
 from elevenlabs.core.api_error import ApiError
+from elevenlabs.pronunciation_dictionaries.rules.types import (
+    PronunciationDictionaryRule_Phoneme as PhonemeRule,
+)
+from elevenlabs.pronunciation_dictionaries.types import (
+    BodyAddAPronunciationDictionaryV1PronunciationDictionariesAddFromRulesPostRulesItem_Alias as AliasRule,  # noqa: E501
+)
 
 from tests.e2e.live import Service
 from tests.official.ears import Ears
@@ -37,7 +44,7 @@ def client(speaking: Service) -> Iterator[ElevenLabs]:
 
 def decoded(data: bytes) -> tuple[bytes, int]:
     """Decode a file to s16le; return the samples and their rate."""
-    with av.open(io.BytesIO(data)) as file:
+    with av.open(io.BytesIO(data), "r") as file:
         frames = [frame.to_ndarray()[0] for frame in file.decode(audio=0)]
         samples = np.concatenate(frames).astype(np.float32)
         scale = 1.0 if file.streams.audio[0].format.name == "s16" else 32767.0
@@ -103,6 +110,13 @@ def test_refusal_raises_api_error_of_client(client: ElevenLabs) -> None:
         list(client.text_to_speech.convert(GONE, text=ONE))
     assert refused.value.status_code == 404
     assert refused.value.body["detail"]["status"] == "unknown_voice"
+
+
+def test_missing_address_raises_api_error_of_client(client: ElevenLabs) -> None:
+    with pytest.raises(ApiError) as missing:
+        client.history.list()
+    assert missing.value.status_code == 404
+    assert missing.value.body["detail"]["status"] == "unsupported"
 
 
 # -- the client's WebSocket, which requires TLS
@@ -188,3 +202,53 @@ def test_realtime_error_raises_api_error_of_client(realtime: ElevenLabs, speakin
     assert refused.value.status_code == 1008
     assert refused.value.body["error"] == "text_too_long"
     speaking.until("nothing is left", "tts_contexts_active ", 0)
+
+
+def rule(written: str, alias: str) -> Any:
+    """A rule as the client types it."""
+    return AliasRule(type="alias", string_to_replace=written, alias=alias)
+
+
+def test_dictionary_of_the_client_is_spoken(client: ElevenLabs, ears: Ears) -> None:
+    dictionaries = client.pronunciation_dictionaries
+    made = dictionaries.create_from_rules(name="words", rules=[rule("Zyx", OTHER)])
+    assert made.version_rules_num == 1
+    changed = dictionaries.rules.add(
+        made.id, rules=[PhonemeRule(string_to_replace="Zyx", phoneme="ˈwʊstər", alphabet="ipa")]
+    )
+    got = dictionaries.get(made.id)
+    assert got.latest_version_id == changed.version_id
+    assert [one.type for one in got.rules] == ["phoneme"]
+    lexicon = b"".join(dictionaries.download(made.id, made.version_id))
+    copied = dictionaries.create_from_file(name="copy", file=("words.pls", lexicon))
+    listed = [one for page in pages(client) for one in page]
+    assert {one.name for one in listed} >= {"words", "copy"}
+    for id, version in ((made.id, made.version_id), (copied.id, None)):
+        locators: Any = [{"pronunciation_dictionary_id": id, "version_id": version}]
+        pcm = client.text_to_speech.convert(
+            VOICE, text="Zyx", output_format=PCM, pronunciation_dictionary_locators=locators
+        )
+        assert ears.which(b"".join(pcm)) == OTHER
+    unknown: Any = [{"pronunciation_dictionary_id": "none"}]
+    speech = client.text_to_speech.convert(
+        VOICE, text="Zyx", pronunciation_dictionary_locators=unknown
+    )
+    with pytest.raises(ApiError) as refused:
+        list(speech)
+    assert refused.value.status_code == 404
+    removed = dictionaries.rules.remove(made.id, rule_strings=["Zyx"])
+    assert removed.version_rules_num == 0
+    for one in listed:
+        dictionaries.update(one.id, archived=True)
+    assert not dictionaries.list().pronunciation_dictionaries
+
+
+def pages(client: ElevenLabs) -> Iterator[list[Any]]:
+    """The pages of the list, each of one dictionary."""
+    cursor = None
+    while True:
+        page = client.pronunciation_dictionaries.list(page_size=1, cursor=cursor)
+        yield page.pronunciation_dictionaries
+        cursor = page.next_cursor
+        if not page.has_more:
+            return

@@ -9,6 +9,7 @@ ready.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from livekit.plugins import cartesia
+from livekit.agents import tts
+from livekit.plugins import cartesia, deepgram, talkwire
 from pipecat.frames.frames import (
     InterruptionFrame,
     LLMFullResponseStartFrame,
@@ -24,6 +26,7 @@ from pipecat.frames.frames import (
     TTSAudioRawFrame,
     TTSStoppedFrame,
 )
+from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat_talkwire import TalkwireTTSService
 
 from tests.e2e.live import Service, service
@@ -90,20 +93,27 @@ async def assert_the_next_turn_is_spoken(
 repeated = pytest.mark.parametrize(
     "times", [1, pytest.param(10, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
 )
-each = pytest.mark.parametrize("victim", VICTIMS)
+#: Also with Deepgram's version 2 (Flux), whose turns are state of the connection.
+each = pytest.mark.parametrize(
+    ("victim", "flux"), [*((victim, False) for victim in VICTIMS), ("server", True)]
+)
 
 
-def pipecat(server: Kept) -> TalkwireTTSService:
-    url = f"ws://127.0.0.1:{server.port}/v1/tts/stream"
-    return TalkwireTTSService(url=url, stop_frame_timeout_s=PATIENCE_S)
+def pipecat(server: Kept, flux: bool) -> TalkwireTTSService | DeepgramFluxTTSService:
+    url = f"ws://127.0.0.1:{server.port}"
+    if flux:
+        return DeepgramFluxTTSService(
+            api_key="any", url=f"{url}/v2/speak", stop_frame_timeout_s=PATIENCE_S
+        )
+    return TalkwireTTSService(url=f"{url}/v1/tts/stream", stop_frame_timeout_s=PATIENCE_S)
 
 
 @each
 @repeated
 async def test_pipecat_speaks_next_turn_after_kill(
-    server: Kept, ears: Ears, victim: str, times: int
+    server: Kept, ears: Ears, victim: str, flux: bool, times: int
 ) -> None:
-    async with conversation(pipecat(server)) as talk:
+    async with conversation(pipecat(server, flux)) as talk:
 
         async def turn(kill: Callable[[], Awaitable[None]]) -> bytes:
             before = len(talk.of(TTSAudioRawFrame))
@@ -126,13 +136,25 @@ async def test_pipecat_speaks_next_turn_after_kill(
         await assert_the_next_turn_is_spoken(server, turn, ears, victim, times)
 
 
-@each
+@pytest.mark.parametrize(
+    ("victim", "vendor"),
+    [*itertools.product(VICTIMS, ("cartesia", "talkwire")), ("server", "deepgram")],
+)
 @repeated
 async def test_livekit_speaks_next_turn_after_kill(
-    server: Kept, session: aiohttp.ClientSession, ears: Ears, victim: str, times: int
+    server: Kept,
+    session: aiohttp.ClientSession,
+    ears: Ears,
+    victim: str,
+    times: int,
+    vendor: str,
 ) -> None:
     url = f"http://127.0.0.1:{server.port}"
-    plugin = cartesia.TTS(api_key="any", base_url=url, http_session=session)
+    plugin: tts.TTS = talkwire.TTS(url=url)
+    if vendor == "cartesia":
+        plugin = cartesia.TTS(api_key="any", base_url=url, http_session=session)
+    elif vendor == "deepgram":
+        plugin = deepgram.TTSv2(api_key="any", base_url=f"{url}/v2/speak", http_session=session)
     async with agent(plugin) as (speaker, loudspeaker):
 
         async def turn(kill: Callable[[], Awaitable[None]]) -> bytes:

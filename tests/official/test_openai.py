@@ -45,4 +45,12 @@ def test_refusals_raise_errors_of_client(client: openai.OpenAI) -> None:
         client.audio.speech.create(model="tts-1", voice="alloy", input=ONE, speed=17.0)
     assert refused.value.param == "speed"
     with pytest.raises(openai.NotFoundError):
-        client.audio.speech.create(model="no-such-model", voice="alloy", input=ONE)
+        client.models.retrieve("no-such-model")
+
+
+def test_any_name_of_a_model_speaks(client: openai.OpenAI) -> None:
+    """Such as a dated one of OpenAI's; by default the embedded voice answers to all."""
+    spoken = client.audio.speech.with_raw_response.create(
+        model="gpt-4o-mini-tts-2025-12-15", voice="alloy", input=ONE
+    )
+    assert "model" in spoken.headers["x-talkwire-ignored"]

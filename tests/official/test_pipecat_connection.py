@@ -29,57 +29,11 @@ from websockets.http11 import Request, Response
 
 from tests.e2e.live import Service
 from tests.e2e.sentences import SENTENCES
+from tests.official.cable import cable
 from tests.official.ears import Ears
 from tests.official.pipecat_pipeline import conversation
 from tests.official.pipecat_script import Script, header
 from tests.official.turns import ONE, OTHER
-
-
-class Cable:
-    """A TCP connection to the service that can be cut."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._writers: list[asyncio.StreamWriter] = []
-        self._joined: list[asyncio.Event] = []
-        self.connections = 0
-
-    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writers += [writer, far_writer]
-        self._joined.append(apart := asyncio.Event())
-        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
-        apart.set()
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-        for apart in self._joined:
-            await apart.wait()
-
-
-@asynccontextmanager
-async def cable(port: int) -> AsyncIterator[tuple[Cable, str]]:
-    laid = Cable(port)
-    server = await asyncio.start_server(laid.join, "127.0.0.1", 0)
-    near = server.sockets[0].getsockname()[1]
-    try:
-        yield laid, f"ws://127.0.0.1:{near}/v1/tts/stream"
-    finally:
-        await laid.cut()
-        server.close()
 
 
 async def test_lost_connection_ends_only_current_turn(speaking: Service, ears: Ears) -> None:
@@ -327,9 +281,9 @@ async def test_more_turns_than_contexts_are_spoken_in_order(limits: dict[str, in
             await talk.say(turn)
         while sum(message["type"] == "context.end" for message in script.heard) < 2:
             await asyncio.sleep(0.01)
-        for turn in range(1, len(turns) + 1):
+        for count in range(1, len(turns) + 1):
             script.go.release()
-            await talk.until_stopped(turn)
+            await talk.until_stopped(count)
     assert script.texts() == "".join(f"{turn} " for turn in turns)
     assert talk.pcm() == bytes(4800 * len(turns))
     assert talk.errors() == []

@@ -189,9 +189,17 @@ async def test_unknown_voice_ends_turn_until_settings_change(speaking: Service) 
         await talk.until(lambda: bool(talk.pcm()), "another voice speaks")
 
 
-async def test_unspeakable_text_ends_only_its_turn(tts: TalkwireTTSService, ears: Ears) -> None:
+async def test_emoji_is_silence(tts: TalkwireTTSService, ears: Ears) -> None:
     async with conversation(tts) as talk:
         await talk.say("🎉🎉")
+        await talk.until_stopped(1)
+        await talk.say(ONE)
+    assert talk.errors() == []
+
+
+async def test_unspeakable_text_ends_only_its_turn(tts: TalkwireTTSService, ears: Ears) -> None:
+    async with conversation(tts) as talk:
+        await talk.say("\u0645\u0631\u062d\u0628\u0627")
         await talk.until_stopped(1)
         await talk.say(ONE)
     assert any("invalid_text" in error for error in talk.errors())

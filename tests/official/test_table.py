@@ -13,9 +13,11 @@ def test_table_has_tested_versions_and_only_successes() -> None:
 
 
 CLIENTS = {
-    "Pipecat {}": ("ElevenLabsTTSService", "CartesiaTTSService", "DeepgramTTSService",
-                   "OpenAITTSService", "TalkwireTTSService"),
-    "LiveKit {}": ("elevenlabs.TTS", "cartesia.TTS", "deepgram.TTS", "openai.TTS"),
+    "Pipecat {}": ("ElevenLabsTTSService", "ElevenLabsDialogueTTSService", "CartesiaTTSService",
+                    "DeepgramTTSService", "DeepgramFluxTTSService", "OpenAITTSService",
+                    "TalkwireTTSService"),
+    "LiveKit {}": ("elevenlabs.TTS", "elevenlabs.TTS (eleven_v3)", "cartesia.TTS", "deepgram.TTS",
+                    "deepgram.TTSv2", "inference.TTS", "openai.TTS", "talkwire.TTS"),
     "{} (Python)": ("openai", "elevenlabs", "cartesia", "deepgram-sdk"),
     "{} (JavaScript)": ("openai", "@elevenlabs/elevenlabs-js", "@cartesia/cartesia-js",
                         "@deepgram/sdk"),

@@ -63,6 +63,8 @@ class Page:
         self.sent: list[dict[str, Any]] = []
         #: Requested addresses, including WebSockets.
         self.requests: list[str] = []
+        #: Headers of requests, as they were sent.
+        self.headers: list[dict[str, str]] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._ids)
@@ -94,6 +96,8 @@ class Page:
                 self.complaints.append(json.dumps(params["entry"]))
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
+            case "Network.requestWillBeSentExtraInfo":
+                self.headers.append(params["headers"])
             case "Network.webSocketCreated":
                 self.requests.append(params["url"])
             case "Network.webSocketFrameReceived":

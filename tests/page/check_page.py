@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.e2e.live import Service, service
-from tests.page.browser import CTRL
+from tests.page.browser import CTRL, page
 from tests.page.talkwire_page import TalkwirePage, align, talkwire_page
 from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import gateway
@@ -171,7 +171,7 @@ async def test_errors_show_message_and_code() -> None:
         await shown.write("")
         await shown.tab.click("speak")
         await shown.until_status("Write something")
-        await shown.write("🙂")
+        await shown.write("\u0645\u0631\u062d\u0628\u0627")
         await shown.tab.click("speak")
         await shown.until_status("It did not work")
         assert await shown.tab.text("error-code") == "invalid_text"
@@ -183,6 +183,23 @@ async def test_errors_show_message_and_code() -> None:
         await shown.tab.click("speak")
         await shown.until_status("Done.")
         assert await shown.tab.run("document.getElementById('error').hidden")
+
+
+async def test_page_shows_warnings_of_the_text(pictures: Path) -> None:
+    hidden = "document.getElementById('warnings').hidden"
+    async with gateway(FakeTalker()) as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.write("[excited] We won. <noise/> Really.")
+        await shown.tab.click("speak")
+        await shown.until_status("Done.")
+        assert (await shown.tab.text("warnings")).strip() == (
+            "The voice has no emotion 'excited'; it is left out. The tag <noise> is unknown."
+        )
+        await shown.tab.screenshot(pictures / "warnings.png")
+        await shown.write("We won.")
+        await shown.tab.click("speak")
+        await shown.until_status("Speaking")
+        assert await shown.tab.run(hidden)
+        await shown.until_status("Done.")
 
 
 async def test_page_does_not_interpret_markup_in_text() -> None:
@@ -237,7 +254,7 @@ async def test_speech_that_has_arrived_is_played_to_its_end(is_drained: bool) ->
         while not shown.messages("flush.done"):
             await asyncio.sleep(0.02)
         server.codec.is_ready = False  # delays the reconnection
-        server.runtime.begin_drain() if is_drained else wire.cut()
+        server.runtime.lifecycle.begin_drain() if is_drained else wire.cut()
         await shown.until_link("waiting")
         await shown.until_status("Done.")
         align(await shown.heard(), shown.chunks())
@@ -272,13 +289,13 @@ async def test_voice_recording_by_keyboard_adds_voice_that_speaks(pictures: Path
         await tab_to("clone-submit")
         await shown.tab.key("Enter")  # the browser's form validation requires the consent
         assert await shown.tab.run("document.getElementById('clone-consent').matches(':invalid')")
-        assert server.runtime.library.names() == []
+        assert server.runtime.voices.library.names() == []
         await shown.tab.run("document.getElementById('clone-consent').focus()")
         await shown.tab.key("Space")
         await tab_to("clone-submit")
         await shown.tab.key("Enter")
         await shown.tab.until(f"{status} == 'mine can speak now.'")
-        voice = server.runtime.library.find("mine")
+        voice = server.runtime.voices.library.find("mine")
         assert voice.codes.shape[1] >= 2 * 25
         assert voice.consent is not None
         assert (voice.consent.by, voice.text) == ("Somebody", "Beep.")
@@ -326,7 +343,7 @@ async def test_invalid_clip_shows_error_code() -> None:
         await shown.tab.click("clone-submit")
         status = "document.getElementById('clone-status').textContent"
         await shown.tab.until(f"{status}.includes('(invalid_audio)')")
-        assert server.runtime.library.names() == []
+        assert server.runtime.voices.library.names() == []
         shown.tab.complaints.clear()  # the browser logs the status 400
 
 
@@ -382,6 +399,86 @@ async def test_page_fits_phone_in_light_and_dark(dark: bool, pictures: Path) -> 
         await shown.tab.screenshot(pictures / f"phone-{'dark' if dark else 'light'}.png")
 
 
+#: The contrast ratio (WCAG 2) of each visible text that is below the 4.5 of level AA.
+FAINT = """(() => {
+  const parse = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const over = (top, under) => {
+    const a = top[3] ?? 1;
+    return under.map((c, i) => a * top[i] + (1 - a) * c);
+  };
+  const back = (e) => {
+    if (!e) return [255, 255, 255];
+    const color = parse(getComputedStyle(e).backgroundColor);
+    return (color[3] ?? 1) === 1 ? color.slice(0, 3) : over(color, back(e.parentElement));
+  };
+  const faint = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const e = texts.currentNode.parentElement;
+    const isShown = e.checkVisibility() && !e.closest(".visually-hidden, svg, noscript");
+    if (!texts.currentNode.data.trim() || !isShown) continue;
+    if (e.closest("[aria-disabled=true], :disabled")) continue;  // exempt
+    const behind = back(e);
+    let opacity = 1;
+    for (let at = e; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
+    const ink = over([...parse(getComputedStyle(e).color).slice(0, 3), opacity], behind);
+    const [a, b] = [light(ink), light(behind)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${texts.currentNode.data.trim()}`);
+  }
+  return faint;
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_all_texts_have_the_contrast_of_level_aa(dark: bool) -> None:
+    async with gateway(max_contexts=1) as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.tab.look(1000, 1000, dark=dark)
+        await shown.tab.click("clone-summary")
+        await shown.tab.run("document.getElementById('key-form').hidden = false")
+        await shown.tab.run("document.getElementById('error').hidden = false")
+        await shown.tab.run(
+            "for (const id of ['spoken', 'remaining', 'error-text', 'error-code', 'clone-status'])"
+            "document.getElementById(id).textContent = 'Words.';"
+            "for (const id of ['heard', 'heard-note', 'retry'])"
+            "document.getElementById(id).hidden = false"
+        )
+        assert await shown.tab.run(FAINT) == []
+        await shown.tab.run("document.getElementById('remaining').style.opacity = 0.5")
+        assert len(await shown.tab.run(FAINT)) == 1
+
+
+async def test_voices_are_shown_with_their_descriptions(speaking: Service) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        options = "[...document.getElementById('voice').options].map((o) => [o.value, o.text])"
+        find = "Object.fromEntries(" + options + ").emma"
+        await shown.tab.until(f"{find} != 'emma'")
+        assert await shown.tab.run(find) == "emma: Female, British."
+        assert "English" in await shown.tab.text("about")
+
+
+async def test_default_text_fits_on_a_phone() -> None:
+    async with gateway() as server, talkwire_page(f"{server.http}/") as shown:
+        await shown.tab.look(390, 844, mobile=True)
+        heights = "(({scrollHeight, clientHeight}) => [scrollHeight, clientHeight])"
+        needed, there = await shown.tab.run(f"{heights}(document.getElementById('text'))")
+        assert needed <= there
+
+
+async def test_error_goes_with_the_next_try(speaking: Service) -> None:
+    async with talkwire_page(address(speaking)) as shown:
+        await shown.write("Привет")
+        await shown.tab.click("speak")
+        await shown.tab.until("!document.getElementById('error').hidden")
+        await shown.write(" ")
+        await shown.tab.click("speak")
+        await shown.until_status("Write something first.")
+        assert await shown.tab.run("document.getElementById('error').hidden")
+
+
 async def test_api_key_is_requested_kept_in_tab_and_used(tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("the-key", "acme", "speak", "voices:write"))
     async with (
@@ -405,3 +502,25 @@ async def test_api_key_is_requested_kept_in_tab_and_used(tmp_path: Path) -> None
         assert "the-key" not in await shown.tab.run("document.cookie + location.href")
         await shown.tab.run("location.reload()")
         await shown.until_link("open")
+
+
+@pytest.mark.parametrize("format_", ["mp3", "wav", "opus", "flac"])
+async def test_audio_element_plays_address_of_speech_to_its_end(format_: str) -> None:
+    """It asks for a range of bytes, and gets all of them, of which nobody knows the length."""
+    async with gateway() as server, page() as tab:
+        await tab.call("Page.setBypassCSP", enabled=True)  # the page itself has no such element
+        await tab.open(f"{server.http}/")
+        query = f"input=Hello%20there.%20And%20more.&response_format={format_}"
+        play = (
+            f"window.heard = new Audio('/v1/audio/speech?{query}'), heard.volume = 0,"
+            "window.broken = heard.play().then(() => '', String), true"
+        )
+        await tab.call("Runtime.evaluate", expression=play, userGesture=True)
+        assert await tab.run("broken") == ""
+        await tab.until("heard.ended || heard.error")
+        assert await tab.run("heard.error") is None
+        played_s = await tab.run("heard.played.end(0)")
+        assert played_s == pytest.approx(await tab.run("heard.duration"), abs=0.05)
+        assert played_s > 0.5
+        asked = [headers for headers in tab.headers if "Range" in headers]
+        assert {headers["Range"] for headers in asked} == {"bytes=0-"}

@@ -32,7 +32,8 @@ class TalkwirePage:
         await self.tab.until(f"{find}.startsWith({start!r})")
 
     async def until_link(self, state: str) -> None:
-        await self.tab.until(f"document.getElementById('link').dataset.state == {state!r}")
+        find = "document.getElementById('link')?.dataset.state"  # null while the page is reloaded
+        await self.tab.until(f"{find} == {state!r}")
 
     async def write(self, text: str) -> None:
         """Replace the text."""
@@ -53,7 +54,7 @@ class TalkwirePage:
         """The audio of each binary message received, in order."""
         messages = [data for data in self.tab.received if isinstance(data, bytes)]
         return [
-            np.frombuffer(data[HEADER_BYTES:], "<i2").astype(np.float32) / 32768
+            (np.frombuffer(data[HEADER_BYTES:], "<i2") / 32768).astype(np.float32)
             for data in messages
             if AudioHeader.unpack(data)
         ]

@@ -1,4 +1,4 @@
-"""Skip the tests in this folder unless ``tests/reference/run.sh`` has installed vLLM-Omni."""
+"""Skip the tests in this folder unless ``tests/reference/run.sh`` has installed what they need."""
 
 from __future__ import annotations
 

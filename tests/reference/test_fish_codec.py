@@ -19,14 +19,10 @@ from vllm_omni.model_executor.models.fish_speech.dac_modules import (  # type: i
 )
 
 from codec.checkpoint import find_sources, merged, weight_norm_names
-from codec.families.fish.config import (
-    FishConfig,
-    TransformerSizes,
-    decoder_shapes,
-    encoder_shapes,
-)
+from codec.families.fish.config import FishConfig, decoder_shapes, encoder_shapes
 from codec.families.fish.decoder import FishDecoder
 from codec.families.fish.encoder import FishEncoder
+from codec.window_transformer import TransformerSizes
 from streaming.window import SlidingWindowChunker
 from tests.codec.fish_checkpoint import published_state
 
@@ -48,7 +44,7 @@ FRAMES = 90
 
 def transformer(sizes: TransformerSizes, **more: Any) -> Any:
     arguments = {
-        "n_layer": sizes.layers, "n_head": sizes.dim // sizes.head_dim, "dim": sizes.dim,
+        "n_layer": sizes.layers, "n_head": sizes.heads, "dim": sizes.dim,
         "intermediate_size": sizes.feed_forward,
     }  # fmt: skip
     return ModelArgs(block_size=POSITIONS, head_dim=64, rope_base=10_000, **(arguments | more))

@@ -5,35 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.frames import Frame, Opcode
 
-from codec.fake import FakeCodecEngine, FakeDecoder
-from service.app import create_app
-from service.metrics import Metrics
+from loadtest.fakes.codec import FakeCodecEngine, FakeDecoder
+from loadtest.fakes.talker import FakeTalker
+from service.build import assemble
+from service.contexts.driver import ContextDriver
+from service.engines.contracts import Engines, Transcriber
 from service.runtime import Runtime
 from service.settings import Settings
 from service.tracing import Tracing
-from service.transport.uvicorn_protocols import configure_listener, server_config
-from service.voices.cloning import Transcriber
 from streaming.ports import Sampling, SpeechRequest
 from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from streaming.spec import CodecSpec, Samples
-from talker.fake import FakeTalker
+from tests.service.server import runtime_server
 
 SPEC = CodecSpec(24_000, 960, (1024,) * 8, 3, 3)
 DEFAULTS: dict[str, Any] = {
     "admission": "fixed",
     "default_lead_ms": 120_000,
     "hold_s": 0.0,
+    "unknown_model": "error",
     "unknown_voice": "error",
 }
 
@@ -52,6 +51,11 @@ class FakeService:
         request = SpeechRequest("oracle", text, sampling=Sampling(seed=seed))
         frames = self.talker.frames_of(request, before)
         return FakeDecoder(SPEC).decode([np.ascontiguousarray(frames.T)])[0]
+
+    def contexts(self) -> list[ContextDriver]:
+        """The open contexts."""
+        every = self.runtime.lifecycle.open_contexts
+        return [context for context in every if isinstance(context, ContextDriver)]
 
     async def until_free(self) -> None:
         """Wait until no talker or codec work is left."""
@@ -77,7 +81,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def hold_codec(
-    server: Gateway, monkeypatch: pytest.MonkeyPatch
+    server: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[asyncio.Event, asyncio.Event]:
     """Return two events: the codec was asked, and, for the test to set, it may answer."""
     decode, asked, may_answer = server.codec.decode, asyncio.Event(), asyncio.Event()
@@ -101,18 +105,6 @@ def most_rows(lead_s: float, begun_at: float) -> float:
     return (lead_s + played_s) * 25 + 75 + 103 + 64 + 8
 
 
-class Server(uvicorn.Server):
-    """Ends as soon as ``told`` is set; uvicorn polls ten times a second, which slows tests."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.told = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        await self.on_tick(0)
-        await self.told.wait()
-
-
 @contextlib.asynccontextmanager
 async def gateway(
     talker: FakeTalker | None = None,
@@ -121,36 +113,26 @@ async def gateway(
     transcriber: Transcriber | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends; fail if a handler raised.
+    """Serve until the block ends. Raises what kept the service from starting or stopping.
 
     Admission is fixed by default, so that results do not depend on the load of the machine. Audio
     may be sent two minutes ahead of playback, so that a test need not wait while it is played. A
     slow talker is slow after the warm-up, unless admission goes by what that measures.
-    Unknown voices are refused, as with any model but the embedded one.
+    Unknown voices and models are refused, as with any model but the embedded one.
     """
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s)
     chosen = Settings(**DEFAULTS | settings)
-    metrics = Metrics("test", "fake")
-    runtime = Runtime(chosen, talker, codec, metrics, None, transcriber, traces)
-    talker.source = runtime.library
+    runtime = assemble(chosen, Engines(talker, codec, transcriber), tracing=traces)
+    talker.source = runtime.voices.library
     row_s = talker.row_s
     if chosen.admission == "fixed":
         talker.row_s = 0.0
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    configure_listener(listener, chosen.slow_consumer_s)
-    server = Server(server_config(create_app(runtime), runtime.settings, grace_s=2))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        async with asyncio.timeout(60):
-            await runtime.ready.wait()
+    async with runtime_server(runtime) as server:
+        await server.until(runtime.lifecycle.ready)
         talker.row_s = row_s
-        yield Gateway(runtime, talker, codec, listener.getsockname()[1])
-    finally:
-        server.told.set()
-        await serving
+        yield Gateway(runtime, talker, codec, server.port)
 
 
 class Client:

@@ -17,12 +17,13 @@ import httpx
 from fastapi import FastAPI
 from starlette.types import Message
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.app import create_app
-from service.metrics import Metrics
+from service.build import assemble
+from service.engines.contracts import Engines
 from service.runtime import Runtime
 from service.settings import Settings
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, FakeService
 
 _PATIENCE_S = 60
@@ -186,10 +187,8 @@ async def served(
     """Run the application until the block ends. Admission is fixed by default."""
     talker = talker or FakeTalker()
     codec = FakeCodecEngine(SPEC, codec_delay_s)
-    runtime = Runtime(
-        Settings(**{"admission": "fixed"} | settings), talker, codec, Metrics("test", "fake")
-    )
-    talker.source = runtime.library
+    runtime = assemble(Settings(**{"admission": "fixed"} | settings), Engines(talker, codec))
+    talker.source = runtime.voices.library
 
     app = create_app(runtime)
     await runtime.start()

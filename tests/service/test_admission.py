@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.admission import Admission
 from service.auth.caller import ANYBODY, Caller, network_of, serving
 from service.auth.keys import ApiKey, KeyRing, Limits, digest_of
 from service.auth.limits import Accounts
-from service.engine_stats import EnginePace
+from service.engines.pace import EnginePace
 from service.settings import Settings
 from streaming.capacity import Capacity, CapacitySettings
 from streaming.errors import CapacityError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, client, gateway
 
 
@@ -185,6 +185,63 @@ def test_freed_slot_goes_to_waiting_client(monkeypatch: pytest.MonkeyPatch) -> N
     admission.acquire(BEN)
     assert code_of_refusal(admission, ANN) is ErrorCode.OVERLOADED
     admission.acquire(CAT)
+
+
+def test_slot_goes_to_client_that_waits_longest_not_to_one_that_asks_most_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one slot, both hold less than their share whenever it is free."""
+    clock, admission = Clock(monkeypatch), Admission(1)
+    served, lease, ben_at = [], admission.acquire(BEN), 0.0
+    for tick in range(1, 400):  # ANN asks every 50 ms, BEN when it is told to
+        clock.now += 0.05
+        if tick % 20 == 0:
+            lease.release()
+        for caller in (ANN, BEN):
+            if caller is BEN and (clock.now < ben_at or (lease.is_held and lease.caller is BEN)):
+                continue
+            try:
+                lease = admission.acquire(caller)
+                served.append(caller)
+            except CapacityError as refused:
+                if caller is BEN:
+                    ben_at = clock.now + (refused.retry_after_ms or 0) / 1000
+    assert len(served) >= 6
+    assert abs(served.count(ANN) - served.count(BEN)) <= 1
+
+
+def test_costly_lease_counts_for_its_client_and_for_number_of_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch)
+    admission, capacity = Admission(64), Capacity(CapacitySettings(0.04, 64))
+    admission.measured = capacity
+    for size in (1, 2, 4, 8, 16, 32, 16, 8):
+        capacity.codec.observe(size, 0.008 + 0.0015 * size, 100.0)
+    weight = capacity.codec.weight(1)
+    assert weight == pytest.approx(0.0095 / 0.0019, rel=0.01)
+    usual = admission.capacity
+    assert usual == int(0.7 * 0.04 / 0.0019)
+    admission.acquire(BEN)
+    lease = admission.acquire(ANN)
+    lease.weight = weight
+    admission.acquire(BEN)
+    assert sum(held.weight for held in admission._leases) + admission.capacity - 3 <= usual + 3
+    admission._max_share = 0.25  # of about seven slots, of which it holds nearly five already
+    assert code_of_refusal(admission, ANN) is ErrorCode.RATE_LIMITED
+    admission.acquire(CAT)
+
+
+def test_lone_client_is_served_however_slow_service_is() -> None:
+    admission, capacity = Admission(8), Capacity(CapacitySettings(0.04, 8))
+    admission.measured = capacity
+    capacity.codec.observe(1, 10.0, 0.0)
+    capacity.talker.observe(1000, 1000.0, 1, 1.0)
+    for stream in range(4):
+        capacity.underruns.observe(stream, 0.1, 5.0, 1, 1.0)
+    admission.acquire(ANN).release()
+    assert max(admission.limits().values()) <= 8
+    assert min(admission.limits(), key=admission.limits().__getitem__) == "codec"
 
 
 def test_client_that_does_not_retry_loses_reserved_slot(monkeypatch: pytest.MonkeyPatch) -> None:

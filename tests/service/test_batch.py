@@ -6,14 +6,15 @@ import asyncio
 import base64
 import contextlib
 import errno
-import http.client
+import fcntl
 import json
 import os
 import signal
 import socket
 import ssl
+import struct
+import subprocess
 import sys
-import threading
 import wave
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -25,7 +26,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service import batch
 from service.audio.pcm import wav_header
 from service.batch import (
@@ -35,6 +37,7 @@ from service.batch import (
     Result,
     Results,
     Speak,
+    Spoken,
     Write,
     engine_speaker,
     read_items,
@@ -45,7 +48,6 @@ from service.batch import (
 from service.cli import app
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Reference, Sampling, SpeechRequest
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, Gateway, gateway
 from tests.service.voices import clips
 from tests.service.voices.voice_server import samples_of
@@ -158,7 +160,7 @@ class Scripted:
         self.does = list(does)
         self.begun = asyncio.Event()
 
-    async def speak(self, text: str, write: Write) -> None:
+    async def speak(self, text: str, write: Write) -> Spoken:
         write(b"RIFF" + bytes(40) + bytes(100))
         self.begun.set()
         if not self.does:
@@ -166,14 +168,19 @@ class Scripted:
         if (error := self.does.pop(0)) is not None:
             raise error
         write(bytes(100))
+        return Spoken("stop")
 
 
 @pytest.mark.parametrize("ends_by", ["cancel", "error", "batch error"])
 async def test_batch_leaves_no_partial_file(tmp_path: Path, ends_by: str) -> None:
     options, item = BatchOptions(tmp_path), ITEMS[0]
     failure = RequestError(ErrorCode.INVALID_TEXT, "told to")
-    does = {"cancel": [], "error": [failure], "batch error": [BatchError("told to")]}[ends_by]
-    speaker = Scripted(*does)
+    does: dict[str, list[Exception]] = {
+        "cancel": [],
+        "error": [failure],
+        "batch error": [BatchError("told to")],
+    }
+    speaker = Scripted(*does[ends_by])
     running = asyncio.create_task(spoken(options, speaker.speak, [item]))
     async with asyncio.timeout(60):
         await speaker.begun.wait()
@@ -239,11 +246,12 @@ async def test_batch_waits_for_full_service(
 
 
 async def test_batch_fails_without_service(tmp_path: Path, unused_tcp_port: int) -> None:
-    for url in (f"http://127.0.0.1:{unused_tcp_port}", f"ws://127.0.0.1:{unused_tcp_port}/v1"):
+    where = f"127.0.0.1:{unused_tcp_port}"
+    for url in (where, f"http://{where}", f"ws://{where}/v1"):
         options = BatchOptions(tmp_path)
         with pytest.raises(BatchError, match="no server answers"):
             await spoken(options, server_speaker(url, None, options))
-    for url in ("ftp://host", "host:8000", "http://host:port", "http://a..b"):
+    for url in ("ftp://host", "", "http://host:port", "http://a..b"):
         with pytest.raises(BatchError, match="not an address"):
             server_speaker(url, None, BatchOptions(tmp_path))
 
@@ -265,26 +273,40 @@ async def test_batch_without_service_does_not_show_password(
     assert str(failed.value) == f"no server answers at http://{where}"
 
 
-async def test_batch_names_how_to_trust_a_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def distrust(_: object) -> None:
-        error = ssl.SSLCertVerificationError()
-        error.verify_message = "self-signed certificate"
-        raise error
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1, and its key."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-out", str(certificate), "-keyout", str(key)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return certificate, key
 
-    monkeypatch.setattr(http.client.HTTPSConnection, "connect", distrust)
-    url, options = "https://localhost:1", BatchOptions(tmp_path)
-    with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
-        await spoken(options, server_speaker(url, None, options))
-    with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
-        served_model(url, None)
+
+async def test_batch_names_how_to_trust_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificate)
+    options = BatchOptions(tmp_path / "out")
+    async with answering(SPEECH_ANSWER, tls=tls) as url:
+        url = url.replace("http://", "https://")
+        with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
+            await spoken(options, server_speaker(url, None, options))
+        with pytest.raises(BatchError, match=r"self-signed certificate; SSL_CERT_FILE"):
+            await asyncio.to_thread(served_model, url, None)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        results = await spoken(options, server_speaker(url, None, options))
+    assert {result.status for result in results.values()} == {"success"}
 
 
 async def test_batch_does_not_wait_long_for_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that connects cannot be stopped, and would keep an interrupted program."""
     monkeypatch.setattr("service.batch._TIMEOUT_S", 20.0)
     monkeypatch.setattr("service.batch._CONNECT_TIMEOUT_S", 0.1, raising=False)
     with socket.socket() as listener, contextlib.ExitStack() as queued:
@@ -300,37 +322,52 @@ async def test_batch_does_not_wait_long_for_connection(
             await server_speaker(url, None, options)("Hello.", lambda data: None)
 
 
-async def test_batch_closes_connection_that_is_made_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go_on, made = threading.Event(), threading.Event(), []
-    connect = http.client.HTTPConnection.connect
+async def test_batch_closes_connection_at_its_end(tmp_path: Path) -> None:
+    has_asked, is_closed = asyncio.Event(), asyncio.Event()
 
-    def slow(connection: http.client.HTTPConnection) -> None:
-        made.append(connection)
-        begun.set()
-        assert go_on.wait(60)
-        connect(connection)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        has_asked.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        is_closed.set()
+        writer.close()
 
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", slow)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(60)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with asyncio.timeout(60), await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         speak = server_speaker(url, None, BatchOptions(tmp_path))
-        speaking = asyncio.create_task(speak("Hello.", lambda data: None))
-        await asyncio.to_thread(begun.wait, 60)
+        speaking = asyncio.ensure_future(speak("Hello.", lambda data: None))
+        await has_asked.wait()
         speaking.cancel()
         await asyncio.wait([speaking])
-        go_on.set()
-        peer, _ = await asyncio.to_thread(listener.accept)
-        with peer:
-            peer.settimeout(60)
-            assert await asyncio.to_thread(peer.recv, 1) == b""
+        await is_closed.wait()
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_batch_names_lost_connection(tmp_path: Path, is_reset: bool) -> None:
+    """Before the response; a loss within it fails only its text."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if is_reset:
+            linger = struct.pack("ii", 1, 0)
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+
+    async with asyncio.timeout(60), await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        options = BatchOptions(tmp_path)
+        with pytest.raises(BatchError, match=f"the server at {url} is gone: \\S+"):
+            await spoken(options, server_speaker(url, None, options))
 
 
 @contextlib.asynccontextmanager
 async def answering(
-    answer: bytes, together: int = 1, heads: list[bytes] | None = None
+    answer: bytes,
+    together: int = 1,
+    heads: list[bytes] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Run a server that sends ``answer`` once it has ``together`` requests; yield its address. The
     heads of the requests are added to ``heads``.
@@ -350,7 +387,7 @@ async def answering(
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as listening:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
 
@@ -359,13 +396,70 @@ def http_answer(media_type: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-WAV_ANSWER = http_answer("audio/wav", wav_header(24_000) + bytes(4800))
+def events_of(size: int, *last: dict[str, Any]) -> bytes:
+    """Events with a WAV file of ``size`` bytes of samples, and then those of ``last``."""
+    audio = base64.b64encode(wav_header(24_000) + bytes(size)).decode()
+    events = [{"type": "speech.audio.delta", "audio": audio}, *last]
+    return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+
+
+DONE = {"type": "speech.audio.done", "usage": {}, "finish_reason": "stop"}
+FAILED = {"type": "error", "error": {"code": "engine_failed", "message": "It gave up."}}
+SPEECH = "text/event-stream"
+SPEECH_ANSWER = http_answer(SPEECH, events_of(4800, DONE))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (SPEECH_ANSWER[:-100], "broke the audio off"),
+        (http_answer(SPEECH, events_of(4800)), "broke the audio off"),
+        (http_answer(SPEECH, events_of(4800, FAILED)), "It gave up"),
+    ],
+)
+async def test_batch_refuses_audio_that_breaks_off(
+    tmp_path: Path, answer: bytes, message: str
+) -> None:
+    async with answering(answer) as url:
+        speak = server_speaker(url, None, BatchOptions(tmp_path))
+        with pytest.raises(BackendError, match=message) as failed:
+            await speak("Hello.", lambda data: None)
+    assert failed.value.code is ErrorCode.ENGINE_FAILED
+    assert failed.value.retryable
+
+
+@pytest.mark.parametrize("events", [b"data: {\n\n", b"data: [1]\n\n", b'data: {"audio":"!"}\n\n'])
+async def test_batch_ends_if_events_are_not_of_talkwire(tmp_path: Path, events: bytes) -> None:
+    async with answering(http_answer(SPEECH, events)) as url:
+        speak = server_speaker(url, None, BatchOptions(tmp_path))
+        with pytest.raises(BatchError, match="not those of Talkwire"):
+            await speak("Hello.", lambda data: None)
+
+
+async def test_batch_results_tell_cut_texts(tmp_path: Path) -> None:
+    """The talker's maximum is reached by the second text alone."""
+    items = [Item(1, "Hi."), Item(2, "A sentence that goes on and on.")]
+    talker = FakeTalker(spec=replace(FAKE_SPEC, max_frames=30))
+    async with gateway(talker) as server:
+        for options, speak in await speakers(server, BatchOptions(tmp_path)):
+            results = await spoken(options, speak, items)
+            found = [(results[n].status, results[n].finish_reason) for n in (1, 2)]
+            assert found == [("success", "stop"), ("success", "length")]
+
+
+async def test_batch_results_have_warnings_of_their_texts(tmp_path: Path) -> None:
+    items = [Item(1, "Hi."), Item(2, "[excited] We won! <noise/> Really.")]
+    warning = "The voice has no emotion 'excited'; it is left out. The tag <noise> is unknown."
+    async with gateway() as server:
+        for options, speak in await speakers(server, BatchOptions(tmp_path)):
+            results = await spoken(options, speak, items)
+            assert [" ".join(results[n].warnings) for n in (1, 2)] == ["", warning]
 
 
 async def test_batch_speaks_as_many_texts_at_a_time_as_asked(tmp_path: Path) -> None:
     options = BatchOptions(tmp_path, concurrency=48)
     items = [Item(number, "Text.") for number in range(1, 49)]
-    async with asyncio.timeout(60), answering(WAV_ANSWER, together=48) as url:
+    async with asyncio.timeout(60), answering(SPEECH_ANSWER, together=48) as url:
         results = await spoken(options, server_speaker(url, None, options), items)
     assert [result.audio_s for result in results.values()] == [0.1] * 48
 
@@ -394,7 +488,7 @@ async def test_batch_asks_at_path_of_proxy_and_as_its_user(
     path: str, asked: bytes, user: str, key: str | None, authorization: bytes | None, tmp_path: Path
 ) -> None:
     options, heads = BatchOptions(tmp_path), list[bytes]()
-    async with asyncio.timeout(60), answering(WAV_ANSWER, heads=heads) as url:
+    async with asyncio.timeout(60), answering(SPEECH_ANSWER, heads=heads) as url:
         address = url.replace("://", f"://{user}") + path
         results = await spoken(options, server_speaker(address, key, options), ITEMS[:1])
     assert [result.status for result in results.values()] == ["success"]
@@ -415,7 +509,7 @@ async def test_batch_ends_if_service_answers_with_something_else(tmp_path: Path)
 @pytest.mark.parametrize("size", [100, 200_000])  # the first is buffered until its end
 async def test_batch_with_service_names_folder_of_full_disk(tmp_path: Path, size: int) -> None:
     options = BatchOptions(tmp_path)
-    answer = http_answer("audio/wav", wav_header(24_000) + bytes(size))
+    answer = http_answer(SPEECH, events_of(size, DONE))
     with Results.open(tmp_path) as results:
         (tmp_path / ".00001.wav.partial").symlink_to("/dev/full")
         async with answering(answer) as url:
@@ -426,8 +520,9 @@ async def test_batch_with_service_names_folder_of_full_disk(tmp_path: Path, size
 
 
 async def test_batch_names_folder_if_disk_is_full_for_results(tmp_path: Path) -> None:
-    async def speak(text: str, write: Write) -> None:
+    async def speak(text: str, write: Write) -> Spoken:
         write(wav_header(24_000) + bytes(100))
+        return Spoken("stop")
 
     async def run() -> None:
         with Results.open(tmp_path) as results:
@@ -454,7 +549,7 @@ async def test_batch_locks_output_folder(tmp_path: Path, monkeypatch: pytest.Mon
     def flock(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(batch.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(BatchError, match=f"cannot lock {tmp_path}"), Results.open(tmp_path):
         pass
 
@@ -577,7 +672,7 @@ async def test_served_model_is_unknown_behind_proxy_of_speech_alone() -> None:
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("--ref-audio", "MP3 or Ogg (Opus, Vorbis).\n"),
+        ("--ref-audio", "AAC, M4A, Ogg, WebM or Matroska.\n"),
         ("--ref-text", "talkwire: ref_text goes with ref_audio\n"),
     ],
 )

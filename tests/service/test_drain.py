@@ -10,20 +10,21 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from loadtest.fakes.talker import FakeTalker
 from service.admin import create_admin_app
 from service.audio.pump import EncoderPump
 from service.dialects.native import NativeDialect
 from service.transport import websocket as socket
+from streaming.ports import EncodedClip
 from streaming.protocol.binary import HEADER_BYTES
-from streaming.spec import Codes, Samples
-from talker.fake import FakeTalker
+from streaming.spec import Samples
 from talkwire_client import AudioChunk, Client, ServerError, Speech
 from tests.service.dialects.native.texts import SENTENCES
 from tests.service.live import SPEC, client, gateway
 from tests.service.memory import served
 from tests.service.voices import voice_server
 
-EXACT = {"lookahead_frames": SPEC.right_frames}
+EXACT: dict[str, Any] = {"lookahead_frames": SPEC.right_frames}
 
 
 async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
@@ -32,7 +33,7 @@ async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
         await talk.send("text.append", context_id="c", text="One sentence to finish.")
         await talk.send("context.end", context_id="c")
         await talk.until("audio.started")
-        draining = asyncio.create_task(server.runtime.drain())
+        draining = asyncio.create_task(server.runtime.lifecycle.drain())
         assert (await talk.until("going_away"))["deadline_ms"] == 150_000
         async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(f"{server.http}/health/ready")).status_code == 503
@@ -50,14 +51,14 @@ async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
         await draining
-        assert server.runtime.connections == 0
+        assert server.runtime.lifecycle.connections == 0
 
 
 async def test_drain_closes_idle_clients_at_once() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()
         await talk.say("One sentence.", "d")
-        await server.runtime.drain()
+        await server.runtime.lifecycle.drain()
         await talk.until("going_away")
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("draining", "c")
@@ -81,7 +82,7 @@ async def test_drain_leaves_audio_that_waiting_client_has_not_heard() -> None:
     text = "One sentence of a longer reply. "
     async with gateway(**EXACT) as server, Client(server.url) as peer, peer.speak() as speech:
         await speech.append(text)
-        await server.runtime.drain()  # while the client waits for more text
+        await server.runtime.lifecycle.drain()  # while the client waits for more text
         heard: list[AudioChunk] = []
         with pytest.raises(ServerError, match="draining"):
             await hear(speech, heard)
@@ -96,7 +97,7 @@ async def test_drain_deadline_ends_unfinished_context() -> None:
         await talk.send("text.append", context_id="c", text="This takes much too long.")
         await talk.send("context.end", context_id="c")
         await talk.until("audio.started")
-        await server.runtime.drain()
+        await server.runtime.lifecycle.drain()
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("draining", "c")
         assert (await talk.until("context.done"))["reason"] == "error"
@@ -112,7 +113,7 @@ async def test_drain_waits_for_rest_of_half_sentence() -> None:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence. And half of")
         await talk.until("audio.started")
-        draining = asyncio.create_task(server.runtime.drain())
+        draining = asyncio.create_task(server.runtime.lifecycle.drain())
         await talk.until("going_away")
         await asyncio.sleep(1.5)
         await talk.send("text.append", context_id="c", text=" another one.")
@@ -126,7 +127,7 @@ async def test_drain_waits_for_rest_of_half_sentence() -> None:
 async def test_drain_does_not_wait_after_empty_text() -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()
-        (context,) = server.runtime.open_contexts
+        (context,) = server.contexts()
         for text, is_settled in (("", True), (" ", False)):
             await talk.send("text.append", context_id="c", text=text)
             await talk.send("ping")
@@ -142,7 +143,7 @@ async def test_drain_waits_for_text_that_arrives_sentence_by_sentence() -> None:
             await talk.send("text.append", context_id="c", text=text + " ")
             if draining is None:
                 await talk.until("audio.started")
-                draining = asyncio.create_task(server.runtime.drain())
+                draining = asyncio.create_task(server.runtime.lifecycle.drain())
             await asyncio.sleep(0.4)
         await talk.send("context.end", context_id="c")
         await talk.until("context.done")
@@ -167,7 +168,7 @@ async def test_drain_waits_for_audio_in_encoder(monkeypatch: pytest.MonkeyPatch)
             await talk.send("text.append", context_id="c", text="One sentence to finish. " * 2)
             await talk.send("context.end", context_id="c")
             await talk.until("audio.started")
-            draining = asyncio.create_task(server.runtime.drain()) if is_ending else None
+            draining = asyncio.create_task(server.runtime.lifecycle.drain()) if is_ending else None
             await talk.until("context.done")
             heard[is_ending] = len(talk.audio[0])
             if draining is not None:
@@ -180,7 +181,7 @@ async def test_drain_waits_for_voice_being_added() -> None:
         runtime, codec = server.live.runtime, server.live.codec
         encode, begun, may_end = codec.encode, asyncio.Event(), asyncio.Event()
 
-        async def held(samples: Samples) -> Codes:
+        async def held(samples: Samples) -> EncodedClip:
             begun.set()
             await may_end.wait()
             return await encode(samples)
@@ -188,8 +189,8 @@ async def test_drain_waits_for_voice_being_added() -> None:
         codec.encode = held  # type: ignore[method-assign]
         adding = asyncio.create_task(server.add())
         await begun.wait()
-        draining = asyncio.create_task(runtime.drain())
-        await runtime.draining.wait()
+        draining = asyncio.create_task(runtime.lifecycle.drain())
+        await runtime.lifecycle.draining.wait()
         await asyncio.sleep(0)
         assert not draining.done()
         may_end.set()
@@ -200,9 +201,9 @@ async def test_drain_waits_for_voice_being_added() -> None:
 async def test_end_drain_cancels_deadline_and_keeps_context() -> None:
     async with gateway(drain_s=30) as server, client(server.url) as talk:
         await talk.create()
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         (deadline,) = (t for t in asyncio.all_tasks() if "_cut_at_deadline" in repr(t.get_coro()))
-        assert server.runtime.end_drain()
+        assert server.runtime.lifecycle.end_drain()
         await asyncio.wait([deadline])
         assert deadline.cancelled()
         await talk.send("text.append", context_id="c", text="It goes on.")
@@ -221,10 +222,10 @@ async def test_end_drain_lifts_deadline_of_socket_that_announced_it(
 
         def end_at_once(dialect: NativeDialect, deadline_ms: int) -> None:
             on_drain(dialect, deadline_ms)
-            assert server.runtime.end_drain()
+            assert server.runtime.lifecycle.end_drain()
 
         monkeypatch.setattr(NativeDialect, "on_drain", end_at_once)
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         await talk.send("context.end", context_id="c")
         assert (await talk.until("context.done"))["reason"] == "complete"
         with pytest.raises(ConnectionClosed):
@@ -244,9 +245,9 @@ async def test_second_drain_announces_its_own_deadline(monkeypatch: pytest.Monke
         await talk.create()
         await talk.send("text.append", context_id="c", text="This takes much too long. ")
         for _ in range(2):
-            server.runtime.begin_drain()
+            server.runtime.lifecycle.begin_drain()
             await talk.until("going_away")
-            assert server.runtime.end_drain()
+            assert server.runtime.lifecycle.end_drain()
             monkeypatch.setattr(NativeDialect, "on_tick", tick)
             looked.clear()
             await asyncio.wait_for(looked.wait(), 60)
@@ -272,7 +273,7 @@ async def test_drain_waits_for_client_that_reads_later(monkeypatch: pytest.Monke
         talk.send({"type": "context.end", "context_id": "c"})
         await server.until_free()
         monkeypatch.setattr(NativeDialect, "on_tick", tick)
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         async with asyncio.timeout(20):
             await ticked.wait()
         talk.reading.set()
@@ -302,7 +303,7 @@ async def test_admin_refuses_bad_request_in_form_of_other_errors(
         transport = httpx.ASGITransport(create_admin_app(server.runtime, lambda: None))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             answer = await http.request(method, path)
-        assert not server.runtime.is_draining
+        assert not server.runtime.lifecycle.is_draining
     told = answer.json()["error"]
     assert answer.status_code == status
     assert message in told["message"]

@@ -3,21 +3,23 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service.app import create_app
 from service.auth.keys import Scope, issue
-from service.metrics import Metrics
-from service.runtime import Phase, Runtime
+from service.build import assemble
+from service.engines.contracts import Engines
+from service.lifecycle import Phase
 from service.settings import Settings
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import RowGenerator, SpeechRequest
-from talker.fake import FakeTalker
-from tests.service.live import SPEC, client, gateway
+from tests.service.live import SPEC, client, gateway, until
 
 
 async def test_service_reports_ready_and_exports_metrics() -> None:
@@ -27,7 +29,7 @@ async def test_service_reports_ready_and_exports_metrics() -> None:
         httpx.AsyncClient(timeout=60) as http,
     ):
         await talk.say("One sentence.")
-        for name in ("live", "ready", "startup"):
+        for name in ("live", "ready", "free", "startup"):
             response = await http.get(f"{server.http}/health/{name}")
             assert (response.status_code, response.json()["phase"]) == (200, "ready")
         text = (await http.get(f"{server.http}/metrics")).text
@@ -51,14 +53,14 @@ class StuckTalker(FakeTalker):
 
 def test_loading_service_is_live_but_not_ready() -> None:
     codec = FakeCodecEngine(SPEC)
-    runtime = Runtime(Settings(), StuckTalker(), codec, Metrics("test", "fake"))
+    runtime = assemble(Settings(), Engines(StuckTalker(), codec))
     with TestClient(create_app(runtime), base_url="http://127.0.0.1") as http:
         assert http.get("/health/live").status_code == 200
         assert http.get("/health/ready").status_code == 503
         assert http.get("/health/startup").status_code == 503
         assert http.get("/metrics").status_code == 200
         assert http.portal is not None
-        http.portal.call(runtime.begin_drain)
+        http.portal.call(runtime.lifecycle.begin_drain)
         assert http.get("/health/startup").status_code == 503
 
 
@@ -68,11 +70,12 @@ async def test_health_answers_head_with_status_and_without_key(tmp_path: Path) -
         gateway(api_keys_file=keys) as server,
         httpx.AsyncClient(timeout=60, base_url=server.http) as http,
     ):
-        for name in ("live", "ready", "startup"):
+        for name in ("live", "ready", "free", "startup"):
             response = await http.head(f"/health/{name}")
             assert (response.status_code, response.content) == (200, b"")
         server.codec.is_ready = False
         assert (await http.head("/health/ready")).status_code == 503
+        assert (await http.head("/health")).status_code == 503
         assert (await http.head("/metrics")).status_code == 401
 
 
@@ -83,6 +86,36 @@ async def test_readiness_follows_codec_engine() -> None:
         assert (await http.get(f"{server.http}/health/live")).status_code == 200
         server.codec.is_ready = True
         assert (await http.get(f"{server.http}/health/ready")).status_code == 200
+
+
+async def test_free_follows_slots_connections_and_readiness() -> None:
+    async with (
+        gateway(max_contexts=2, max_connections=3, slot_rest_s=3600) as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
+
+        async def statuses() -> tuple[int, int]:
+            free, ready = [await http.get(f"/health/{name}") for name in ("free", "ready")]
+            return free.status_code, ready.status_code
+
+        async with client(server.url) as talk:
+            for context_id in ("one", "two"):
+                assert await statuses() == (200, 200)
+                await talk.create(context_id)
+            assert await statuses() == (503, 200)
+            await talk.send("context.cancel", context_id="one")
+            await talk.until("context.cancelled")
+            await until(lambda: server.runtime.admission.active == 1)
+            assert await statuses() == (200, 200)
+            async with client(server.url), client(server.url):
+                assert await statuses() == (503, 200)
+            await until(lambda: server.runtime.lifecycle.connections == 1)
+            assert await statuses() == (200, 200)
+            server.codec.is_ready = False
+            assert await statuses() == (503, 503)
+            server.codec.is_ready = True
+            server.runtime.lifecycle.begin_drain()
+            assert await statuses() == (503, 503)
 
 
 class BoundedTalker(FakeTalker):
@@ -96,12 +129,35 @@ class BoundedTalker(FakeTalker):
                 yield batch
 
 
+@pytest.mark.parametrize(
+    ("chosen", "contexts", "connections"),
+    [
+        ({}, 300, 600),
+        ({"max_contexts": 100}, 100, 256),
+        ({"max_contexts": 700}, 600, 1200),
+        ({"talker_max_outstanding": 200}, 200, 400),
+        ({"max_connections": 40}, 300, 40),
+    ],
+)
+async def test_contexts_and_sockets_follow_the_talkers_capacity(
+    chosen: dict[str, Any], contexts: int, connections: int
+) -> None:
+    settings = Settings(admission="fixed", **chosen)
+    talker = FakeTalker(row_s=0.0001, capacity=300)
+    runtime = assemble(settings, Engines(talker, FakeCodecEngine(SPEC)))
+    assert runtime.lifecycle.max_connections == min(256, connections), "while they load"
+    await runtime.start()
+    assert runtime.admission.ceiling == contexts
+    assert runtime.lifecycle.max_connections == connections
+    await runtime.stop()
+
+
 async def test_warm_up_keeps_to_talker_max_outstanding() -> None:
     settings = Settings(talker_max_outstanding=2, admission="measured")
     talker, codec = BoundedTalker(row_s=0.0001), FakeCodecEngine(SPEC)
-    runtime = Runtime(settings, talker, codec, Metrics("test", "fake"))
+    runtime = assemble(settings, Engines(talker, codec))
     await runtime.start()
-    assert runtime.is_ready
+    assert runtime.lifecycle.is_ready
     assert runtime.admission.ceiling == 2
     await runtime.stop()
 
@@ -113,7 +169,7 @@ class BrokenTalker(FakeTalker):
 
 async def test_engine_start_failure_is_reported_once() -> None:
     codec = FakeCodecEngine(SPEC)
-    runtime = Runtime(Settings(), BrokenTalker(), codec, Metrics("test", "fake"))
+    runtime = assemble(Settings(), Engines(BrokenTalker(), codec))
     failures: list[BaseException] = []
     failed = asyncio.Event()
 
@@ -125,10 +181,10 @@ async def test_engine_start_failure_is_reported_once() -> None:
     async with app.router.lifespan_context(app):
         async with asyncio.timeout(60):
             await failed.wait()
-        assert runtime.phase is Phase.STARTING
+        assert runtime.lifecycle.phase is Phase.STARTING
     assert len(failures) == 1
     with pytest.raises(RuntimeError, match="not started"):
-        _ = runtime.engine_pace.estimator
+        _ = runtime.pace.estimator
 
 
 class UnexpectedTalker(FakeTalker):
@@ -140,7 +196,7 @@ async def test_unusable_voices_dir_is_refused_before_engines_start(tmp_path: Pat
     (tmp_path / "file").write_text("")
     settings = Settings(voices_dir=tmp_path / "file")
     codec = FakeCodecEngine(SPEC)
-    runtime = Runtime(settings, UnexpectedTalker(), codec, Metrics("test", "fake"))
+    runtime = assemble(settings, Engines(UnexpectedTalker(), codec))
     with pytest.raises(BackendError, match="voices_dir"):
         await runtime.start()
     await runtime.stop()

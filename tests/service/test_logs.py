@@ -66,7 +66,7 @@ def test_console_formatter_escapes_control_characters_of_exceptions() -> None:
 def test_flood_of_client_errors_is_thinned_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    flood, kind = FloodFilter(), {"name": "service.dialects.errors", "levelno": logging.INFO}
+    flood, kind = FloodFilter(), {"name": "service.errors", "levelno": logging.INFO}
     for _ in range(1000):
         assert flood.filter(record(**kind))
     for _ in range(50):

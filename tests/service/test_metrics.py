@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -17,17 +18,21 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service import metrics as names
+from service.build import assemble
 from service.contexts.outbox import Outbox
+from service.engines.contracts import Engines
 from service.metrics import Metrics
-from service.runtime import Runtime
+from service.protocols import PROTOCOLS
+from service.runtime_metrics import RuntimeCollector
 from service.settings import Settings
 from streaming.errors import ErrorCode
 from streaming.events import Cancelled
+from streaming.ports import RowGenerator, SpeechRequest
 from streaming.protocol.binary import AudioHeader
 from streaming.report import ContextReport
-from talker.fake import FakeTalker
 from tests.service.auth.keyring import entry, write_keys
 from tests.service.live import SPEC, client, gateway, until
 from tests.service.scraping import scrape, value
@@ -71,7 +76,7 @@ def test_metric_names_follow_prometheus_conventions() -> None:
 
 def test_metrics_page_lists_every_label_value() -> None:
     page = DOCS.read_text()
-    for listed in (names.PROTOCOLS, names.OUTCOMES, names.STAGES, names.CLOSE_CODES):
+    for listed in (PROTOCOLS, names.OUTCOMES, names.STAGES, names.CLOSE_CODES):
         assert all(f"`{one}`" in page for one in listed)
 
 
@@ -281,7 +286,7 @@ async def test_closed_socket_counts_with_code_of_server(sent: bytes | None, code
             else:
                 socket.transport.write(sent)
             await socket.wait_closed()
-        await until(lambda: not server.runtime.connections)
+        await until(lambda: not server.runtime.lifecycle.connections)
         after = await scrape(server)
     closed = {
         labels: n for (name, labels), n in after.items() if name == "tts_ws_close_total" and n
@@ -292,7 +297,7 @@ async def test_closed_socket_counts_with_code_of_server(sent: bytes | None, code
 async def test_metrics_show_worker_restarts_and_draining() -> None:
     async with gateway() as server:
         server.talker.restarts, server.codec.restarts = 2, 1
-        await server.runtime.drain()
+        await server.runtime.lifecycle.drain()
         after = await scrape(server)
     assert value(after, "tts_worker_restarts_total", worker="talker") == 2
     assert value(after, "tts_worker_restarts_total", worker="codec") == 1
@@ -360,20 +365,23 @@ def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
         name: SimpleNamespace(contexts=n, connections=n + 1, characters=n + 2, refusals=n + 3)
         for name, n in (("a", 20), ("b", 30))
     }
-    talker = SimpleNamespace(live=6, outstanding=10, is_ready=True, restarts=7)
+    talker = SimpleNamespace(
+        live=6, outstanding=10, is_ready=True, restarts=7, failures={"logits": 18, "code": 19}
+    )
     codec = SimpleNamespace(
-        outstanding=8, takeovers=9, is_ready=False, has_spare_ready=True, restarts=11,
+        outstanding=8, workers=2, takeovers=9, is_ready=False, has_spare_ready=True, restarts=11,
         spec=SimpleNamespace(frame_s=0.04),
     )  # fmt: skip
     runtime = SimpleNamespace(
         authority=SimpleNamespace(key_count=12, is_current=True),
-        admission=SimpleNamespace(active=13, capacity=14),
-        engine_pace=SimpleNamespace(has_begun=True, bounds=lambda: bounds),
+        admission=SimpleNamespace(active=13, capacity=14, limits=lambda: {"talker": 17}),
+        pace=SimpleNamespace(has_begun=True, bounds=lambda: bounds),
         accounts=SimpleNamespace(tenants=lambda: accounts.items()),
-        talker=talker, codec=codec, connections=15, is_ready=False, is_draining=True,
+        engines=SimpleNamespace(talker=talker, codec=codec),
+        lifecycle=SimpleNamespace(connections=15, is_ready=False, is_draining=True),
         metrics=SimpleNamespace(certificate_expiry=lambda: 16),
     )  # fmt: skip
-    collector = names.RuntimeCollector(runtime)  # type: ignore[arg-type]
+    collector = RuntimeCollector(runtime)  # type: ignore[arg-type]
     figures = {
         "".join([sample.name, *map(" {}".format, sample.labels.values())]): sample.value
         for family in collector.collect()
@@ -393,6 +401,7 @@ def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
         "tts_contexts_active": 13,
         "tts_capacity_contexts": 14,
         "tts_codec_windows": 8,
+        "tts_codec_workers": 2,
         "tts_event_loop_tasks": 0,
         "tts_api_keys": 12,
         "tts_api_keys_current": 1,
@@ -405,12 +414,15 @@ def test_each_figure_of_runtime_is_exported_under_its_name() -> None:
         "tts_pace_decode_frame_seconds": 5,
         "tts_talker_requests working": 6,
         "tts_talker_requests waiting": 4,
+        "tts_talker_failures_total logits": 18,
+        "tts_talker_failures_total code": 19,
         "tts_worker_up talker": 1,
         "tts_worker_up codec": 0,
         "tts_worker_up codec_spare": 1,
         "tts_worker_restarts_total talker": 7,
         "tts_worker_restarts_total codec": 11,
         "tts_codec_takeovers_total": 9,
+        "tts_capacity_limit_contexts talker": 17,
     }
     talker.live = 12  # the last step counts requests that the gateway has since ended
     requests = next(f for f in collector.collect() if f.name == "tts_talker_requests")
@@ -422,8 +434,9 @@ async def test_metrics_are_available_while_engines_load() -> None:
         async def start(self) -> None:
             await asyncio.Event().wait()
 
-    metrics = Metrics("test", "fake")
-    runtime = Runtime(Settings(), Loading(), FakeCodecEngine(SPEC), metrics)
+    runtime = assemble(Settings(), Engines(Loading(), FakeCodecEngine(SPEC)))
+    metrics = runtime.metrics
+    metrics.registry.register(RuntimeCollector(runtime))
     assert b"tts_ready 0.0" in metrics.render()
     assert b"tts_pace_row_seconds" not in metrics.render()
     starting = asyncio.create_task(runtime.start())
@@ -438,3 +451,39 @@ async def test_metrics_are_available_while_engines_load() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the library reads /proc")
 def test_metrics_include_process_figures() -> None:
     assert b"process_resident_memory_bytes" in Metrics("test", "fake").render()
+
+
+class Bounded(FakeTalker):
+    """A talker whose ceiling of rows by the text is 15 for any text."""
+
+    def generate(self, request: SpeechRequest) -> RowGenerator:
+        """See TalkerEngine."""
+        limit = 15 if request.max_frames is None else min(15, request.max_frames)
+        return super().generate(replace(request, max_frames=limit))
+
+
+@pytest.mark.parametrize(
+    ("talker", "max_frames", "cause"),
+    [
+        (Bounded(), None, "text"),
+        (Bounded(), 200, "text"),
+        (Bounded(), 3, "client"),
+        (FakeTalker(), 3, "client"),
+        (FakeTalker(spec=replace(FAKE_SPEC, max_frames=12)), None, "model"),
+        (FakeTalker(), None, None),
+    ],
+)
+async def test_cut_utterances_are_counted_by_limit(
+    talker: FakeTalker, max_frames: int | None, cause: str | None
+) -> None:
+    async with gateway(talker) as server, client(server.url) as talk:
+        await talk.create(sampling={} if max_frames is None else {"max_frames": max_frames})
+        await talk.send("text.append", context_id="c", text="A sentence that goes on.")
+        await talk.send("context.end", context_id="c")
+        done = await talk.until("context.done")
+        scraped = await scrape(server)
+    assert done["reason"] == ("complete" if cause is None else "length")
+    counted = {
+        limit: value(scraped, "tts_utterances_cut_total", cause=limit) for limit in names.CUT_CAUSES
+    }
+    assert counted == {limit: float(limit == cause) for limit in names.CUT_CAUSES}

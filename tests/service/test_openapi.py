@@ -51,13 +51,14 @@ async def test_openapi_lists_statuses_of_health_and_metrics(tmp_path: Path) -> N
         httpx.AsyncClient(timeout=60, base_url=server.http) as http,
     ):
         paths = (await http.get("/openapi.json", headers=bearer("k"))).json()["paths"]
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         assert (await http.get("/health/ready")).status_code == 503
         assert (await http.get("/metrics")).status_code == 401
         assert (await http.get("/metrics", headers=bearer("k"))).status_code == 403
     for path, statuses in {
         "/health/live": {"200"},
         "/health/ready": {"200", "503"},
+        "/health/free": {"200", "503"},
         "/health/startup": {"200", "503"},
         "/metrics": {"200", "401", "403"},
     }.items():

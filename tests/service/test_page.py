@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service import __version__
 from service.page.routes import CONTENT_SECURITY_POLICY, PAGES
 from tests.service.live import gateway
 
@@ -33,6 +34,17 @@ async def test_page_files_are_served_unchanged_with_type_and_headers() -> None:
             head = await http.head(path)
             assert (head.status_code, head.content) == (200, b"")
             assert head.headers["content-length"] == str(len(answer.content))
+
+
+async def test_status_for_clients_of_cartesia_is_told_instead_of_the_page() -> None:
+    """``get_status`` of its client asks ``/``, with the header that it always sends."""
+    async with gateway() as server, httpx.AsyncClient(timeout=60, base_url=server.http) as http:
+        told = await http.get("/", headers={"cartesia-version": "2026-03-01"})
+        assert told.json() == {"ok": True, "version": __version__}
+        page = await http.get("/")
+        assert page.headers["content-type"].startswith("text/html")
+        file = await http.get("/static/page.js", headers={"cartesia-version": "2026-03-01"})
+        assert file.headers["content-type"].startswith("text/javascript")
 
 
 async def test_page_file_with_matching_etag_gets_304() -> None:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from service.server import _where
+from service.gateway import _place
 from service.settings import EMBEDDED_MODEL, Settings, SettingsError, load_settings
 from talker.settings import TalkerSettings
 
@@ -107,13 +108,16 @@ def test_error_for_unknown_settings_in_environment_suggests_nearest(
 )
 def test_error_names_setting_with_invalid_value(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
-        load_settings(**{name: value})
+        load_settings(None, **{name: value})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("port", "80 00", "port: .* integer.*, not '80 00'"),
+        ("codec_workers", "0", "codec_workers: auto, or a number from 1 to 64, not '0'"),
+        ("codec_workers", "many", "codec_workers: auto, or a number from 1 to 64, not 'many'"),
+        ("codec_workers", "9" * 99, "codec_workers: auto, or a number from 1 to 64, not '99"),
         ("codec_max_batch", "100", "codec_max_batch: .* equal to 64, not '100'"),
         ("log_level", "loud", "log_level: .*'debug', 'info', .*, not 'loud'"),
         ("tracing", "maybe", "tracing: .* boolean.*, not 'maybe'"),
@@ -124,7 +128,7 @@ def test_error_shows_value_and_what_is_allowed(
     name: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SettingsError, match=told):
-        load_settings(**{name: value})
+        load_settings(None, **{name: value})
     file = tmp_path / "talkwire.toml"
     file.write_text(f'{name} = "{value}"')
     with pytest.raises(SettingsError, match=told):
@@ -192,17 +196,27 @@ def test_model_name_is_found_for_relative_and_slashed_paths(
 
 
 @pytest.mark.parametrize(
-    ("settings", "where"),
+    ("settings", "place"),
     [
-        ({}, ""),
-        ({"host": "0.0.0.0"}, ""),
-        ({"host": "10.1.2.3"}, " --url ws://10.1.2.3:8000/v1/tts/stream"),
-        ({"host": "::1"}, " --url ws://[::1]:8000/v1/tts/stream"),
-        ({"tls_certificate": "c.pem"}, " --url wss://127.0.0.1:8000/v1/tts/stream"),
+        ({}, "http://127.0.0.1:8000"),
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:8000"),
+        ({"host": "10.1.2.3"}, "http://10.1.2.3:8000"),
+        ({"host": "::1"}, "http://[::1]:8000"),
+        ({"tls_certificate": "c.pem"}, "https://127.0.0.1:8000"),
     ],
 )
-def test_start_hint_names_url_of_server(settings: dict[str, str], where: str) -> None:
-    assert _where(load_settings(**settings), 8000) == where
+def test_start_hint_names_url_of_server(settings: dict[str, Any], place: str) -> None:
+    assert _place(load_settings(**settings), 8000) == place
+
+
+def test_documented_file_of_settings_is_accepted(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/settings.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "talkwire.toml"
+    file.write_text(example)
+    settings = load_settings(file)
+    assert settings.voice_aliases
+    assert settings.api_keys_file == Path("/etc/talkwire/keys.json")
 
 
 def test_data_parallelism_is_refused_with_inprocess_engine() -> None:
@@ -246,7 +260,7 @@ TALKER = {
 
 
 def test_talker_settings_reach_talker() -> None:
-    settings = load_settings(**{f"talker_{name}": value for name, value in TALKER.items()})
+    settings = load_settings(None, **{f"talker_{name}": value for name, value in TALKER.items()})
     told = msgspec.to_builtins(settings.for_talker())
     assert told == TALKER, "every field of the talker's has a setting, and every setting a field"
     assert set(Settings.model_fields) >= {f"talker_{name}" for name in TALKER}
@@ -312,3 +326,33 @@ def test_page_lists_every_setting_with_its_default() -> None:
             case other:
                 expected = {16 << 20: "16 MiB"}.get(other, str(other))
         assert documented[name] == expected, name
+
+
+def test_connections_follow_contexts_unless_set() -> None:
+    assert [Settings().connections(contexts) for contexts in (0, 16, 256)] == [256, 256, 512]
+    assert Settings(max_connections=3).connections(256) == 3
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cores", "has_gpu_build", "expected"),
+    [
+        ({}, 1, False, 1),
+        ({}, 2, False, 1),
+        ({}, 3, False, 1),
+        ({}, 4, False, 2),
+        ({}, 8, False, 4),
+        ({}, 64, False, 4),
+        ({"talker_threads": 2}, 4, False, 1),
+        ({"codec_threads": 2}, 8, False, 3),
+        ({}, 16, True, 1),
+        ({"codec_device": "cuda:1"}, 16, False, 1),
+        ({"codec_device": "cpu"}, 8, True, 4),
+        ({"codec_workers": "3"}, 2, False, 3),
+        ({"codec_workers": 2}, 1, True, 2),
+    ],
+)
+def test_codec_workers_follow_cores_without_gpu(
+    chosen: dict[str, Any], cores: int, has_gpu_build: bool, expected: int
+) -> None:
+    found = Settings(**chosen).count_codec_workers(cores, has_gpu_build=has_gpu_build)
+    assert found == expected

@@ -134,14 +134,17 @@ async def test_loop_turns_call_one_per_turn_after_woken_tasks() -> None:
     turns, seen, turn = LoopTurns(), list[tuple[str, int]](), 0
     woken = asyncio.Event()
 
+    def note(name: str) -> None:
+        seen.append((name, turn))
+
     async def answer() -> None:
         await woken.wait()
-        seen.append(("answer", turn))
+        note("answer")
 
     answering = asyncio.create_task(answer())
     await asyncio.sleep(0)
     for name in "abc":
-        turns.put(lambda name=name: seen.append((name, turn)))
+        turns.put(partial(note, name))
     woken.set()
     assert not seen
     while len(seen) < 4:
@@ -163,3 +166,18 @@ async def test_loop_turns_survive_exception_and_keep_caller() -> None:
         await asyncio.sleep(0)
     assert served == ["a", "b"]
     assert len(faults) == 1
+
+
+async def test_withdrawn_callback_is_not_called_and_keeps_no_memory() -> None:
+    turns, seen = LoopTurns(), list[int]()
+    withdraw = [turns.put(partial(seen.append, number)) for number in range(1000)]
+    for each in withdraw[:-1]:
+        each()
+    for _ in range(4):  # the others' turns are not spent
+        await asyncio.sleep(0)
+    assert seen == [999]
+    withdraw[-1]()
+    turns.put(partial(seen.append, 1000))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert seen == [999, 1000]

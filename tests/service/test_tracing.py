@@ -7,13 +7,13 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
+from loadtest.fakes.talker import FakeTalker
 from service.tracing import MAX_WINDOWS
 from streaming.events import StartTalker, TextAppended, TimerFired, UtteranceEnded
 from streaming.ports import DecodeStats
 from streaming.protocol.binary import AudioHeader
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
-from talker.fake import FakeTalker
 from tests.service.kept_spans import (
     ATTRIBUTES,
     FIRST,
@@ -205,6 +205,7 @@ async def test_window_of_trimmed_silence_has_spans(monkeypatch: pytest.MonkeyPat
 def test_utterance_span_ends_when_its_end_comes_after_its_audio() -> None:
     kept = Kept()
     trace = kept.tracing.open("native", "r", 0.0)
+    assert trace is not None
     trace.note(TextAppended(FIRST), [StartTalker(0, FIRST, 1.0)], 1.0, 1.0)
     assert not kept.named("tts.utterance")
     trace.note(TimerFired(), [UtteranceEnded(0)], 2.0, 2.0)

@@ -140,7 +140,7 @@ def test_malformed_header_of_exporter_is_not_logged(
 
 def test_opentelemetry_is_not_imported_without_tracing() -> None:
     program = (
-        "import json, sys, service.server\n"
+        "import json, sys, service.server, service.gateway\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

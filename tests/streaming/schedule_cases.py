@@ -8,7 +8,6 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from benchmarks.schedule_sim import Codec, Sent, gaps, speak
 from streaming.chunk_schedule import (
     ChunkSchedule,
     PaceBounds,
@@ -16,6 +15,7 @@ from streaming.chunk_schedule import (
     start_frames,
     sustainable_frames,
 )
+from tests.streaming.schedule_sim import Codec, Sent, gaps, speak
 
 FRAME_S = 0.04
 SETTINGS = ScheduleSettings(frame_s=FRAME_S, delay_rows=7, left_context_frames=10)

@@ -170,7 +170,7 @@ def test_delay_refuses_wrong_arguments() -> None:
     with pytest.raises(ValueError):
         DelayReverter(0, SIZE)
     for inert in (-1, 3):
-        with pytest.raises(ValueError, match="heard"):
+        with pytest.raises(ValueError, match="audible"):
             DelayReverter(3, SIZE, inert)
     with pytest.raises(ValueError):
         DelayReverter(3, SIZE).push_rows(codes([1, 2, 3]))

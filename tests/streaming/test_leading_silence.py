@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from streaming.events import Done, EndAsked, TextAppended
+from streaming.events import Done, EndRequested, TextAppended
 from streaming.utterance import Mode
 from tests.streaming.session_world import SPEC, World, settings
 
@@ -19,11 +19,11 @@ def spoken(
     """Two utterances. Unless the silence is ``foreseen``, the first chunk is not longer for it."""
     config = settings(mode, trim_s=trim_s)
     if not foreseen:
-        bounds = replace(config.queue.bounds(), trimmed_s=0.0)
-        config = replace(config, queue=replace(config.queue, bounds=lambda: bounds))
+        bounds = replace(config.queue.bounds(1.0), trimmed_s=0.0)
+        config = replace(config, queue=replace(config.queue, bounds=lambda _: bounds))
     world = World(config, frames, silent)
     world.post(TextAppended("One sentence. And another one."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     return world
 
@@ -61,6 +61,7 @@ def test_ttfa_counts_silence_that_is_played_before_speech() -> None:
     assert done.report.underruns == 0
     plain = spoken(0, 0.0).told[-1]
     assert isinstance(plain, Done)
+    assert plain.report.ttfa_s is not None
     assert done.report.ttfa_s == pytest.approx(plain.report.ttfa_s + 25 * SPEC.frame_s)
 
 

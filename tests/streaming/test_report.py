@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,32 @@ def test_ttfa_counts_first_audible_sample_when_played() -> None:
     watch.on_audio(sound(70, 10), 6.0)
     assert report(watch).ttfa_s == pytest.approx(5.05 - 1.0)
     assert report(watch).leading_silence_s == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(
+    ("events", "ttfa_s"),
+    [
+        # the text is at 1.0, before, within or after the pause
+        ([("text", 1.0), ("pause", 1.01, 2000), ("sound", 3.01)], 0.06),
+        ([("text", 1.0), ("pause", 1.0, 500), ("pause", 1.5, 500), ("sound", 2.5)], 0.55),
+        ([("pause", 0.0, 2000), ("text", 1.0), ("sound", 2.0)], 0.05),
+        ([("pause", 0.0, 500), ("pause", 0.5, 1500), ("text", 1.0), ("sound", 2.25)], 0.3),
+        ([("pause", 0.0, 100), ("text", 1.0), ("sound", 2.0)], 1.05),
+        ([("text", 1.0), ("sound", 2.0), ("pause", 2.06, 5000), ("sound", 7.06)], 1.05),
+    ],
+)
+def test_requested_pause_is_no_latency(events: list[tuple[Any, ...]], ttfa_s: float) -> None:
+    watch = Stopwatch(RATE)
+    for kind, at, *samples in events:
+        match kind:
+            case "text":
+                watch.on_text(at)
+            case "pause":
+                watch.on_pause(samples[0], at)
+            case _:
+                watch.on_audio(sound(50, 10), at)
+    assert report(watch).ttfa_s == pytest.approx(ttfa_s)
+    assert report(watch).leading_silence_s == pytest.approx(0.05)
 
 
 def test_report_of_silence_has_no_ttfa() -> None:

@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.events import TextAppended
+from streaming.session import Session
 from streaming.utterance_queue import rows_at_once
+from streaming.window import DecodeWindow
 from tests.streaming.session_world import ROW_S, SPEC, World, settings
 
 SECONDS = st.floats(0, 10)
+
+
+def delay_at(session: Session, now: float, row_s: float) -> float:
+    queue = session._queue
+    return queue.row_delay_s(queue.playback.lead_s(now), row_s)
 
 
 @given(st.sampled_from([1, 4, 8]), SECONDS, SECONDS)
@@ -34,13 +41,13 @@ def test_row_delay_is_at_most_half_of_audio_still_playing() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     session = world.session
-    assert session._queue.row_delay_s(0.0, 0.0) == 0, "nobody knows how fast they come"
+    assert delay_at(session, 0.0, 0.0) == 0, "nobody knows how fast they come"
     world.run(until=0.5)
     assert world.sent
     sent_s = world.samples / SPEC.sample_rate
-    delay_s = session._queue.row_delay_s(world.now, ROW_S)
+    delay_s = delay_at(session, world.now, ROW_S)
     assert 0 < delay_s <= sent_s / 2
-    assert session._queue.row_delay_s(world.now + sent_s, ROW_S) == 0, "the listener has run dry"
+    assert delay_at(session, world.now + sent_s, ROW_S) == 0, "the listener has run dry"
 
 
 def test_row_delay_before_first_chunk_is_half_of_missing_rows() -> None:
@@ -48,29 +55,29 @@ def test_row_delay_before_first_chunk_is_half_of_missing_rows() -> None:
     world.post(TextAppended("A sentence of some length. "))
     delays: list[tuple[float, float]] = []
     while not world.windows:
-        delays.append((world.now, world.session._queue.row_delay_s(world.now, ROW_S)))
+        delays.append((world.now, delay_at(world.session, world.now, ROW_S)))
         world.run(until=world.now + ROW_S)
     assert delays[0][1] >= 3 * ROW_S
     assert all(at + 2 * delay_s <= world.now + 1e-9 for at, delay_s in delays)
-    delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
+    delay_s = delay_at(world.session, world.now, ROW_S)
     assert delay_s <= world.windows[0].window.new_frames * SPEC.frame_s / 2
 
 
 def test_row_delay_leaves_time_for_two_windows() -> None:
     plan = settings()
-    dear = replace(plan.queue.bounds(), queue_s=0.15)
-    world = World(replace(plan, queue=replace(plan.queue, bounds=lambda: dear)), frames=200)
+    dear = replace(plan.queue.bounds(1.0), queue_s=0.15)
+    world = World(replace(plan, queue=replace(plan.queue, bounds=lambda _: dear)), frames=200)
     world.post(TextAppended("A sentence of some length. "))
     queue, schedule, looks = world.session._queue, plan.queue.schedule, 0
-    context = schedule.left_context_frames + schedule.lookahead_frames
     while world.now < 1.5 and queue._utterances:
         world.run(until=world.now + 0.001)
         head = queue._utterances[0] if queue._utterances else None
         if not world.sent or head is None or head.decoding is None:
             continue
-        needed_s = dear.wait_s + dear.decode_s(context + head.waiting_frames)
+        assert isinstance(head.decoding, DecodeWindow)
+        needed_s = dear.wait_s + dear.decode_s(schedule.lookahead_frames + head.waiting_frames)
         lead_s = queue.playback.lead_s(world.now) + head.decoding.new_frames * SPEC.frame_s
-        delay_s = world.session._queue.row_delay_s(world.now, ROW_S)
+        delay_s = delay_at(world.session, world.now, ROW_S)
         assert delay_s <= max(0.0, lead_s - 2 * needed_s) / 2 + 1e-9
         looks += 1
     assert looks
@@ -80,4 +87,4 @@ def test_whole_mode_does_not_delay_rows() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("A sentence of some length. "))
     world.run(until=0.05)
-    assert world.session._queue.row_delay_s(world.now, ROW_S) == 0
+    assert delay_at(world.session, world.now, ROW_S) == 0

@@ -43,7 +43,7 @@ def _mutant_start(change: Callable[[PaceBounds], PaceBounds], fewer: int = 0) ->
 class _DeadlineWithout(ChunkSchedule):
     """A schedule with other settings and bounds after the first chunk."""
 
-    settings: ClassVar[dict[str, float]] = {}
+    settings: ClassVar[dict[str, Any]] = {}
     bounds: ClassVar[dict[str, float]] = {}
 
     def _keep_up(self, now: float) -> ChunkDecision:

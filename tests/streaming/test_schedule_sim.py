@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.schedule_sim import (
+from streaming.chunk_schedule import ChunkSchedule
+from tests.streaming.schedule_sim import (
     FRAME_S,
     SETTINGS,
     Sent,
@@ -12,11 +13,9 @@ from benchmarks.schedule_sim import (
     learned,
     random_codec,
     row_times,
-    simulate,
     speak,
     speak_fixed,
 )
-from streaming.chunk_schedule import ChunkSchedule
 
 
 def test_gaps_are_silences_between_sent_chunks() -> None:
@@ -47,9 +46,3 @@ def test_learned_bounds_keep_nearly_every_stream_gap_free(
     assert ours >= 57
     assert ours >= fixed
     assert sooner == 60
-
-
-def test_simulate_has_line_for_each_talker_and_codec() -> None:
-    lines = list(simulate(2, 1))
-    assert len(lines) == 2 + 2 * 10
-    assert {line.count("|") for line in lines} == {7}

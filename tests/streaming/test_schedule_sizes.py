@@ -9,7 +9,6 @@ from math import inf
 import pytest
 from hypothesis import given
 
-from benchmarks.schedule_sim import speak
 from streaming.chunk_schedule import (
     ChunkDecision,
     ChunkSchedule,
@@ -19,6 +18,7 @@ from streaming.chunk_schedule import (
     sustainable_frames,
 )
 from tests.streaming.schedule_cases import BOUNDS, FRAME_S, SEEDS, SETTINGS, random_case
+from tests.streaming.schedule_sim import speak
 
 
 def test_chunks_grow_to_maximum_and_last_chunk_is_not_tiny() -> None:
@@ -54,8 +54,7 @@ def test_chunk_is_limited_by_codec_share_but_sustainable() -> None:
         if finished:
             schedule.on_finished()
         chosen = schedule.decide(9.0)
-        context = min(SETTINGS.left_context_frames, first.new_frames) + chosen.lookahead
-        took_s = bounds.decode_s(context + chosen.new_frames)
+        took_s = bounds.decode_s(chosen.new_frames + chosen.lookahead)
         least = sustainable_frames(SETTINGS, bounds)
         share_s = share * first.new_frames * FRAME_S
         assert chosen.new_frames == least or took_s <= share_s
@@ -81,7 +80,7 @@ def test_burst_of_rows_leaves_half_of_time_until_deadline(growth: float) -> None
     schedule.on_sent(first.new_frames, 0.0)
     schedule.on_frames(1000)
     chosen = schedule.decide(0.0)
-    start_by = schedule.dry_at - bounds.wait_s - bounds.decode_s(first.new_frames)
+    start_by = schedule.dry_at - bounds.wait_s - bounds.decode_fixed_s
     in_time = start_by / bounds.decode_frame_s
     target = max(sustainable_frames(settings, bounds), growth * first.new_frames)
     half = (in_time - SETTINGS.lookahead_frames) / 2
@@ -107,8 +106,7 @@ def test_first_chunk_outlasts_decode_of_next_chunk() -> None:
     for seed in range(3000):
         case = random_case(seed)
         settings, bounds = case.settings, case.bounds
-        context = settings.left_context_frames + settings.lookahead_frames
-        window = context + sustainable_frames(settings, bounds)
+        window = settings.lookahead_frames + sustainable_frames(settings, bounds)
         decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window)
         first = start_frames(settings, bounds, left_frames=case.frames)
         assert first * FRAME_S >= decoded_s - 1e-6
@@ -193,11 +191,11 @@ def test_sustainable_chunk_is_smallest_allowed_that_outlasts_its_decode(slower: 
             decode_fixed_s=slower * bounds.decode_fixed_s,
             decode_frame_s=slower * bounds.decode_frame_s,
         )
-        context = settings.left_context_frames + settings.lookahead_frames
+        lookahead = settings.lookahead_frames
         lasting = [
             frames
             for frames in range(settings.min_chunk_frames, settings.max_chunk_frames)
-            if frames * FRAME_S >= bounds.queue_s + bounds.decode_s(context + frames)
+            if frames * FRAME_S >= bounds.queue_s + bounds.decode_s(lookahead + frames)
         ]
         smallest = lasting[0] if lasting else settings.max_chunk_frames
         assert sustainable_frames(settings, bounds) == smallest
@@ -208,7 +206,7 @@ def lasts(
 ) -> bool:
     """Whether a first chunk cannot end in an underrun, by the definition in steps 2 and 5."""
     m0, slow_s = sustainable_frames(settings, bounds), max(0.0, bounds.row_s - FRAME_S)
-    window = settings.left_context_frames + m0 + settings.lookahead_frames
+    window = m0 + settings.lookahead_frames
     decoded_s = settings.guard_s + bounds.wait_s + bounds.decode_s(window) + bounds.trimmed_s
     next_s = m0 * bounds.row_s + bounds.burst_s + decoded_s + left * slow_s
     first = settings.first_lookahead_frames + (0 if slow_s else frames)

@@ -11,13 +11,14 @@ from streaming.chunk_schedule import PaceBounds
 from streaming.events import (
     AudioDecoded,
     AudioRead,
-    CancelAsked,
     Cancelled,
+    CancelRequested,
     Decode,
     Done,
-    EndAsked,
-    FlushAsked,
+    EndRequested,
     Flushed,
+    FlushRequested,
+    NothingToSay,
     PlaybackReported,
     ResumeTalker,
     RowsReceived,
@@ -28,14 +29,14 @@ from streaming.events import (
 from streaming.ports import TalkerRows
 from streaming.session import State
 from streaming.spec import UNKNOWN
-from tests.streaming.session_world import ROW_S, SPEC, World, rows_of, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, is_of, rows_of, settings
 
 
 def test_session_sends_every_frame_once_in_order_then_done() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence. And"))
     world.post(TextAppended(" another one."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     assert world.talked == ["One sentence.", "And another one."]
     assert world.samples == 2 * world.frames * SPEC.hop_length
@@ -63,7 +64,7 @@ def world_first_send(world: World) -> float:
 def test_first_chunk_is_small_and_later_chunks_grow() -> None:
     world = World(settings(), frames=200)
     world.post(TextAppended("A long one."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     sizes = [decode.window.new_frames for decode in world.windows]
     assert sizes[0] <= 3
@@ -78,7 +79,7 @@ def test_incomplete_frames_are_used_as_lookahead(frames: int) -> None:
     worlds = [World(settings(incomplete=n), frames=frames) for n in (0, 2)]
     for world in worlds:
         world.post(TextAppended("A long one."))
-        world.post(EndAsked())
+        world.post(EndRequested())
         world.run()
         assert world.samples == frames * SPEC.hop_length
     waiting, early = (world.windows for world in worlds)
@@ -100,7 +101,7 @@ def test_incomplete_frames_are_used_as_lookahead(frames: int) -> None:
 def test_whole_mode_decodes_each_utterance_once() -> None:
     world = World(settings("whole"))
     world.post(TextAppended("One. Two is here."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     windows = [decode.window for decode in world.windows]
     assert [(w.left_context, w.new_frames, w.lookahead) for w in windows] == [(0, 40, 0)] * 2
@@ -111,12 +112,12 @@ def test_flush_speaks_partial_sentence_and_is_reported_after_audio() -> None:
     world = World(settings())
     world.post(TextAppended("Half a sent"))
     assert world.talked == []
-    world.post(FlushAsked("f1"))
+    world.post(FlushRequested("f1"))
     world.run()
     assert world.talked == ["Half a sent"]
     assert world.told[-1] == Flushed("f1")
     assert world.samples == world.frames * SPEC.hop_length
-    world.post(FlushAsked("f2"))  # no text is left: done at once
+    world.post(FlushRequested("f2"))  # no text is left: done at once
     assert world.told[-1] == Flushed("f2")
     assert world.session.is_idle
 
@@ -125,7 +126,7 @@ def test_lead_limit_holds_back_codec_and_next_utterance() -> None:
     lead_s = 1.0
     world = World(settings(max_lead_s=lead_s), frames=100)
     world.post(TextAppended("One is here. Two is here. Three is here. "))
-    world.post(FlushAsked("f"))
+    world.post(FlushRequested("f"))
     while world.told[-1:] != [Flushed("f")]:
         world.run(world.now + 0.1)
         lead = world.samples / SPEC.sample_rate - world.now
@@ -230,9 +231,9 @@ def test_late_window_is_due_when_its_listener_ran_out_of_audio() -> None:
 
 def test_chunks_grow_as_soon_as_codec_becomes_slow() -> None:
     config, bounds = settings(), PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    world = World(replace(config, queue=replace(config.queue, bounds=lambda: bounds)), frames=200)
+    world = World(replace(config, queue=replace(config.queue, bounds=lambda _: bounds)), frames=200)
     world.post(TextAppended("A long one."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     while not world.sent:
         world.run(until=world.now + 0.001)
     bounds, before = replace(bounds, queue_s=0.4), len(world.windows)
@@ -243,7 +244,7 @@ def test_chunks_grow_as_soon_as_codec_becomes_slow() -> None:
 
 def test_first_chunk_is_planned_with_pace_when_it_is_sent() -> None:
     config, bounds = settings(), PaceBounds(ROW_S, 0.0, 0.0, 0.002, 0.0005)
-    world = World(replace(config, queue=replace(config.queue, bounds=lambda: bounds)), frames=200)
+    world = World(replace(config, queue=replace(config.queue, bounds=lambda _: bounds)), frames=200)
     world.post(TextAppended("A long one. "))
     assert world.talked
     bounds = replace(bounds, queue_s=0.4)
@@ -273,7 +274,7 @@ def test_talker_is_paused_two_chunks_beyond_lead(lead_s: float) -> None:
     while not world.paused and world.now < 30:
         world.run(world.now + 0.01)
     assert world.now < 30, "rows are wanted for ever"
-    generated = world.session._queue.generated_frames * SPEC.frame_s
+    generated = world.session._queue.generated_samples / SPEC.sample_rate
     largest = max(largest, generated - world.now)
     # One chunk may be sent beyond the lead, and two more may be in hand.
     assert lead_s <= largest <= lead_s + (1.5 + 2.5) * 50 * SPEC.frame_s
@@ -283,6 +284,27 @@ def test_talker_is_paused_two_chunks_beyond_lead(lead_s: float) -> None:
         world._rows = [item for item in world._rows if not isinstance(item[1], RowsReceived)]
         world.run(world.now + 0.05)
     assert not any(audio.late for audio in world.sent)
+
+
+def test_talker_deadline_is_the_end_of_audio_without_more_rows() -> None:
+    world = World(settings(), frames=100)
+    world.now = 5.0
+    world.post(TextAppended("One. "))
+    assert world.session.talker_deadline == 5.0  # nothing is played
+    world.post(FlushRequested("one"))
+    world.post(TextAppended("Two. "))
+    world.post(FlushRequested("two"))
+    world.run(5.525)  # all rows of the first text have come
+    assert world.talked == ["One.", "Two."]
+    deadline = world.session.talker_deadline
+    world._rows = [item for item in world._rows if not is_of(item[1], 1)]
+    world.run()
+    assert world.session._queue.playback.dry_at == pytest.approx(deadline)
+    world.now = 60.0
+    world.session.handle(NothingToSay(1), world.now)
+    world.post(TextAppended("After a silence. "))
+    world.post(FlushRequested("three"))
+    assert world.session.talker_deadline == 60.0
 
 
 def test_whole_mode_never_pauses_talker() -> None:
@@ -311,7 +333,7 @@ def test_session_sends_nothing_after_cancel(at: float) -> None:
     world.run(at)
     late = list(world._rows)
     sent = world.samples
-    world.post(CancelAsked())
+    world.post(CancelRequested())
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     assert cancelled.text_spoken + cancelled.text_remaining == "One is here. Two is here. "
@@ -321,7 +343,7 @@ def test_session_sends_nothing_after_cancel(at: float) -> None:
     told = len(world.told)
     for _, event in late:
         world.post(event)
-    assert world.session.handle(CancelAsked(), world.now) == []
+    assert world.session.handle(CancelRequested(), world.now) == []
     assert len(world.told) == told
 
 
@@ -329,7 +351,7 @@ def test_cancel_excludes_unsent_and_unplayed_audio() -> None:
     world = World(settings(), frames=100)
     world.post(TextAppended("Nineteen characters. "))
     world.run(3.0)
-    world.post(CancelAsked(played_samples=48_000, unsent_samples=24_000))
+    world.post(CancelRequested(played_samples=48_000, unsent_samples=24_000))
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     assert cancelled.sent_s == world.samples / 24_000 - 1
@@ -341,7 +363,7 @@ def test_unsent_audio_does_not_count_as_played() -> None:
     world = World(settings(), frames=100)
     world.post(TextAppended("Nineteen characters. "))
     world.run(30.0)
-    world.post(CancelAsked(unsent_samples=72_000))
+    world.post(CancelRequested(unsent_samples=72_000))
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     assert cancelled.played_s == cancelled.sent_s == 1.0
@@ -352,7 +374,7 @@ def test_lead_and_figures_count_played_seconds_at_any_speed(speed: float) -> Non
     lead_s, rate = 2.0, SPEC.sample_rate * speed
     world = World(settings(max_lead_s=lead_s, speed=speed), frames=600)
     world.post(TextAppended("A very long one. "))
-    world.post(EndAsked())
+    world.post(EndRequested())
     while not world.sent:
         world.run(world.now + 0.01)
     started, leads = world.now, []
@@ -362,12 +384,12 @@ def test_lead_and_figures_count_played_seconds_at_any_speed(speed: float) -> Non
     assert lead_s / 2 < max(leads) < lead_s + 1.5 * 50 * SPEC.frame_s / speed
     assert not any(audio.late for audio in world.sent)
     played = world.samples // 2
-    world.post(CancelAsked(played_samples=played))
+    world.post(CancelRequested(played_samples=played))
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     assert cancelled.sent_s == cancelled.report.audio_s == world.samples / rate
     assert cancelled.played_s == played / rate
-    assert cancelled.generated_s == world.session._queue.generated_frames * 960 / rate
+    assert cancelled.generated_s == world.session._queue.generated_samples / rate
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])
@@ -375,7 +397,7 @@ def test_spoken_text_does_not_depend_on_speed(speed: float) -> None:
     world = World(settings(speed=speed), frames=100)
     world.post(TextAppended("Nineteen characters. "))
     world.run(3.0)
-    world.post(CancelAsked(played_samples=48_000, unsent_samples=24_000))
+    world.post(CancelRequested(played_samples=48_000, unsent_samples=24_000))
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     assert cancelled.text_spoken == "Nineteen "

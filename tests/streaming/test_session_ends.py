@@ -9,27 +9,26 @@ import pytest
 
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import (
-    CancelAsked,
     Cancelled,
+    CancelRequested,
     Done,
-    EndAsked,
+    EndRequested,
     Failed,
-    FlushAsked,
     Flushed,
+    FlushRequested,
     NothingToSay,
     RowsReceived,
     TextAppended,
-    WordsSent,
 )
 from streaming.ports import Arrival, TalkerRows
-from tests.streaming.session_world import ROW_S, SPEC, World, is_of, rows_of, settings
+from tests.streaming.session_world import ROW_S, SPEC, World, is_of, rows_of, settings, words_of
 
 
 def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> World:
     """A context with one utterance, whose rows come in one batch."""
     world = World(settings())
     world.post(TextAppended(text))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world._rows = [(at, RowsReceived(0, batch))]
     world.run()
     return world
@@ -38,7 +37,7 @@ def spoken(batch: TalkerRows, text: str = "One sentence.", at: float = 0.1) -> W
 def test_utterance_with_nothing_to_say_is_skipped() -> None:
     world = World(settings())
     world.post(TextAppended("Great! \N{SMILING FACE WITH SUNGLASSES}"))
-    world.post(EndAsked())
+    world.post(EndRequested())
     spoken, world._rows = world._rows, []
     world.post(NothingToSay(0))
     assert world.talked == ["Great!", "\N{SMILING FACE WITH SUNGLASSES}"]
@@ -53,7 +52,7 @@ def test_utterance_with_nothing_to_say_is_skipped() -> None:
 def test_context_with_nothing_to_say_ends_with_error() -> None:
     world = World(settings())
     world.post(TextAppended("\N{SMILING FACE WITH SUNGLASSES}"))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.post(NothingToSay(0))
     done = world.told[-1]
     assert isinstance(done, Done)
@@ -68,16 +67,32 @@ def test_flush_after_utterance_with_nothing_to_say_is_told_after_silence() -> No
     world._rows.clear()
     world.post(NothingToSay(0))
     assert world.sent == []
-    world.post(FlushAsked("f1"))
-    world.post(FlushAsked("f2"))
+    world.post(FlushRequested("f1"))
+    world.post(FlushRequested("f2"))
     assert world.told[1:] == [*world.sent, Flushed("f1"), Flushed("f2")]
     assert [len(audio.samples) for audio in world.sent] == [round(0.25 * SPEC.sample_rate)]
+
+
+@pytest.mark.parametrize(("text", "silent"), [("\N{PARTY POPPER}", True), ("\u041f\u0430", False)])
+def test_only_symbols_are_silent_and_only_at_end(text: str, silent: bool) -> None:
+    world = World(replace(settings(), silence_s=0.25, only_symbols_silent=True))
+    world.post(TextAppended(text))
+    world.post(FlushRequested("f"))
+    world._rows.clear()
+    world.post(NothingToSay(0))
+    assert world.told[-1] == Flushed("f")
+    assert world.sent == []
+    world.post(EndRequested())
+    done = world.told[-1]
+    assert isinstance(done, Done)
+    assert (done.reason == "complete") is silent
+    assert bool(world.sent) is silent
 
 
 def test_context_without_text_ends_with_error() -> None:
     world = World(settings())
     world.post(TextAppended(""))
-    world.post(EndAsked())
+    world.post(EndRequested())
     done = world.told[-1]
     assert isinstance(done, Done)
     assert done.error is not None
@@ -87,8 +102,8 @@ def test_context_without_text_ends_with_error() -> None:
 def test_request_after_end_is_refused_without_effect() -> None:
     world = World(settings())
     world.post(TextAppended("One sentence."))
-    world.post(EndAsked())
-    for event in (TextAppended("More."), FlushAsked("f"), EndAsked()):
+    world.post(EndRequested())
+    for event in (TextAppended("More."), FlushRequested("f"), EndRequested()):
         with pytest.raises(RequestError) as caught:
             world.post(event)
         assert caught.value.code is ErrorCode.CONTEXT_CLOSED
@@ -103,7 +118,7 @@ def test_text_over_limit_is_refused_and_context_continues() -> None:
         world.post(TextAppended(" Too many here."))
     assert caught.value.code is ErrorCode.TEXT_TOO_LONG
     world.post(TextAppended(" It fits!!"))  # exactly
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     assert "".join(world.talked).replace(" ", "") == "Tenchars.Itfits!!"
 
@@ -130,7 +145,7 @@ def test_context_with_cut_utterance_before_complete_one_ends_with_reason_length(
     rows = rows_of(np.full((9, SPEC.num_codebooks), 7, np.int16))
     world = World(settings())
     world.post(TextAppended("One sentence. Another one."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world._rows = [(0.1, RowsReceived(0, TalkerRows(rows[:9], "length")))]
     world.run(until=0.1)
     assert world.talked == ["One sentence.", "Another one."]
@@ -145,7 +160,7 @@ def test_text_of_cut_utterance_is_unspoken_until_later_audio_is_heard() -> None:
     world.post(TextAppended("One two three four five six. "))
     world._rows = [(0.1, RowsReceived(0, TalkerRows(rows[:9], "length")))]
     world.run(until=30.0)
-    world.post(CancelAsked())
+    world.post(CancelRequested())
     cancelled = world.told[-1]
     assert isinstance(cancelled, Cancelled)
     spoken_and_rest = (cancelled.text_spoken, cancelled.text_remaining)
@@ -163,8 +178,7 @@ def test_words_beyond_maximum_length_are_not_reported() -> None:
     first_word = np.zeros(9, np.float32)  # position in the text of each row
     text = "One two three four five six seven eight nine ten eleven twelve thirteen."
     world = spoken(TalkerRows(rows, "length", first_word), text)
-    told = [word.text for one in world.told if isinstance(one, WordsSent) for word in one.timings]
-    assert told == ["One"]
+    assert [word.text for word in words_of(world)] == ["One"]
 
 
 def test_words_of_frames_that_are_never_complete_are_not_reported() -> None:
@@ -173,7 +187,7 @@ def test_words_of_frames_that_are_never_complete_are_not_reported() -> None:
     heard = 9 - SPEC.num_codebooks + 1
     places = np.where(np.arange(9) < heard, 1, 5).astype(np.float32)
     world = spoken(TalkerRows(rows, "length", places), "One two three four.")
-    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    words = words_of(world)
     assert [word.text for word in words] == ["One"]
 
 
@@ -181,7 +195,7 @@ def test_last_word_that_talker_does_not_quite_reach_has_a_duration() -> None:
     rows = rows_of(np.full((12, SPEC.num_codebooks), 200, np.int16))
     places = np.minimum(np.arange(len(rows)) / 3, 3.4).astype(np.float32)
     world = spoken(TalkerRows(rows, "stop", places), "One two.")
-    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    words = words_of(world)
     assert [word.text for word in words] == ["One", "two."]
     assert all(word.start_ms < word.end_ms for word in words)
 
@@ -195,8 +209,8 @@ def test_last_word_is_spoken_once_all_audio_is_played() -> None:
     world.post(TextAppended(text))
     world._rows = [(0.1, RowsReceived(0, TalkerRows(rows, "stop", places)))]
     world.run(until=30.0)
-    world.post(CancelAsked())
-    words = [word for one in world.told if isinstance(one, WordsSent) for word in one.timings]
+    world.post(CancelRequested())
+    words = words_of(world)
     assert [word.text for word in words] == ["One", "two."]
     assert words[-1].end_ms > 1000 * world.samples / (1.1 * SPEC.sample_rate)
     cancelled = world.told[-1]
@@ -216,7 +230,7 @@ def test_rtf_ends_at_arrival_of_last_row() -> None:
 def test_late_utterance_whose_text_came_in_time_is_underrun() -> None:
     world = World(settings(), frames=10)
     world.post(TextAppended("One is here. Two is here."))
-    world.post(EndAsked())
+    world.post(EndRequested())
     while len(world.talked) < 2:
         world.run(until=world.now + ROW_S)
     world._rows = [(at + 5.0 * is_of(e, 1), e) for at, e in world._rows]
@@ -231,7 +245,7 @@ def test_pause_in_text_is_no_underrun() -> None:
     world.post(TextAppended("One is here. "))
     world.run(5.0)
     world.post(TextAppended("Two is here. "))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     assert isinstance(world.told[-1], Done)
     assert world.told[-1].report.underruns == 0

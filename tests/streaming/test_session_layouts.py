@@ -7,14 +7,14 @@ from collections import deque
 import numpy as np
 import pytest
 
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
 from streaming.chunk_schedule import PaceBounds, ScheduleSettings
 from streaming.delay import RowLayout
 from streaming.events import (
     AudioDecoded,
     Command,
     Decode,
-    EndAsked,
+    EndRequested,
     Event,
     RowsReceived,
     SendAudio,
@@ -47,12 +47,12 @@ def test_session_with_whole_rows_equals_one_shot_decode(mode: str, ends_by_code:
         first_lookahead_frames=0, lookahead_frames=0, max_chunk_frames=12,
     )  # fmt: skip
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.0, 0.0)
-    queue = QueueSettings(SPEC, schedule, lambda: bounds, mode, layout=RowLayout.WHOLE)  # type: ignore[arg-type]
+    queue = QueueSettings(SPEC, schedule, lambda _: bounds, mode, layout=RowLayout.WHOLE)  # type: ignore[arg-type]
     session, decoder, frames = Session(SessionSettings(queue)), FakeDecoder(SPEC), random_frames()
     rows = frames
     if ends_by_code:  # a row with a special code is no frame
         rows = np.concatenate([frames, [[60, 0, 0]]]).astype(np.int16)
-    events: deque[Event] = deque([TextAppended("A text."), EndAsked()])
+    events: deque[Event] = deque([TextAppended("A text."), EndRequested()])
     windows: list[DecodeWindow] = []
     sent, now = [], 0.0
     while events:
@@ -61,8 +61,9 @@ def test_session_with_whole_rows_equals_one_shot_decode(mode: str, ends_by_code:
             match command:
                 case StartTalker(utterance):
                     for number, row in enumerate(rows):
-                        finish = "stop" if number == len(rows) - 1 else None
-                        events.append(RowsReceived(utterance, TalkerRows(row[None], finish)))
+                        is_last = number == len(rows) - 1
+                        batch = TalkerRows(row[None], "stop" if is_last else None)
+                        events.append(RowsReceived(utterance, batch))
                 case Decode(utterance, window):
                     windows.append(window)
                     samples = decoder.decode_windows([window])[0]
@@ -85,7 +86,7 @@ def test_end_that_comes_after_last_audio_is_told() -> None:
         first_lookahead_frames=0, lookahead_frames=0,
     )  # fmt: skip
     bounds = PaceBounds(ROW_S, 0.0, 0.0, 0.0, 0.0)
-    queue = QueueSettings(SPEC, schedule, lambda: bounds, layout=RowLayout.WHOLE)
+    queue = QueueSettings(SPEC, schedule, lambda _: bounds, layout=RowLayout.WHOLE)
     session, decoder, frames = Session(SessionSettings(queue)), FakeDecoder(SPEC), random_frames()
     now, timer, sent = 0.0, None, list[SendAudio]()
 

@@ -27,16 +27,17 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import (
     AudioDecoded,
     AudioRead,
-    CancelAsked,
     Cancelled,
+    CancelRequested,
     Command,
     Decode,
     Done,
-    EndAsked,
+    EndRequested,
     Event,
     Failed,
-    FlushAsked,
     Flushed,
+    FlushRequested,
+    MakeSilence,
     NothingToSay,
     PauseTalker,
     PlaybackReported,
@@ -50,20 +51,32 @@ from streaming.events import (
     TakeRows,
     TextAppended,
     TimerFired,
+    VoiceChanged,
 )
 from streaming.ports import TalkerRows
 from streaming.session import Session, State
 from streaming.spec import Samples
-from streaming.turns import TurnSettings
 from tests.streaming.session_model import HOP, RATE, Listener, Speech, heard
 from tests.streaming.session_world import SPEC
 from tests.streaming.session_world import settings as session_settings
+from text.markup.elements import Element, Pause, Substitute, Text
+from text.markup.reader import MarkupReader
+from text.markup.rendering import Rendering
+from text.turns import TurnSettings
 
 MOST_CHARS = 120
 #: Frames that may be in hand beyond the credit: two of the largest chunks, the lookahead and one
 #: chunk in the codec (``streaming.utterance_queue``).
 SPARE_FRAMES = 3 * 50 + 3
-TEXT = st.text(alphabet="ab .!\n\u3002<|>1", min_size=0, max_size=40)
+MARKS = st.sampled_from(("[pause:300ms]", "<break/>", "<spell>a1</spell>", "<b>", "[sad]", "[pau"))
+TEXT = st.text(alphabet="ab .!\n\u3002<|>1", min_size=0, max_size=40) | MARKS
+#: Samples of pauses, which are zeros otherwise.
+PAUSED = -1.0
+
+
+def letters(text: str) -> int:
+    """Number of characters that are no whitespace, which pieces of text may lack."""
+    return len("".join(text.split()))
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -73,6 +86,11 @@ class SessionMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.text, self.spoken = "", ""
+        #: What is to be spoken of the text, and samples of pauses in it.
+        self.reader, self.readable, self.pauses = MarkupReader(), "", 0
+        #: Letters of the readable text before each change of the voice, and the voice.
+        self.voices: list[tuple[int, str | None]] = [(0, None)]
+        self.pausing: MakeSilence | None = None
         self.listener = Listener()
         self.talking: Speech | None = None
         self.decoding: Decode | None = None
@@ -107,24 +125,41 @@ class SessionMachine(RuleBasedStateMachine):
     def append(self, text: str) -> None:
         if self.asks(TextAppended(text), allowed=len(self.text) + len(text) <= MOST_CHARS):
             self.text += text
+            self.expect(self.reader.push(text))
+
+    def expect(self, elements: list[Element]) -> None:
+        for element in Rendering().render(elements):
+            if isinstance(element, Text | Substitute):
+                self.readable += element.text
+            elif isinstance(element, Pause):
+                self.pauses += round(element.seconds * RATE)
 
     @precondition(lambda self: len(self.asked) < len(self.flushed) + 64)
     @rule()
     def flush(self) -> None:
         name = f"f{len(self.asked)}"
         self.asked.append(name)
-        if not self.asks(FlushAsked(name)):
+        if self.asks(FlushRequested(name)):
+            self.expect(self.reader.flush())
+        else:
             self.asked.pop()
+
+    @rule(voice=st.sampled_from((None, "emma", "adam")))
+    def change_voice(self, voice: str | None) -> None:
+        if self.asks(VoiceChanged(voice)):
+            self.expect(self.reader.flush())
+            self.voices.append((letters(self.readable), voice))
 
     @precondition(lambda self: self.text and self.now > 0.5)
     @rule()
     def end(self) -> None:
-        self.asks(EndAsked())
+        if self.asks(EndRequested()):
+            self.expect(self.reader.flush(is_last=True))
 
     @precondition(lambda self: self.now > 1.0)
     @rule(played=st.none() | st.integers(0, 1 << 21), unsent=st.integers(0, 5000))
     def cancel(self, played: int | None, unsent: int) -> None:
-        self.post(CancelAsked(played, unsent))
+        self.post(CancelRequested(played, unsent))
         assert self.last is not None
 
     @rule(played=st.integers(0, 1 << 21), at_most=st.booleans())
@@ -159,6 +194,13 @@ class SessionMachine(RuleBasedStateMachine):
         decode, self.decoding = self.decoding, None
         samples = decode.window.trim(heard(decode.window.codes))
         self.post(AudioDecoded(decode.utterance, samples))
+
+    @precondition(lambda self: self.pausing is not None)
+    @rule()
+    def silence_comes(self) -> None:
+        assert self.pausing is not None
+        pause, self.pausing = self.pausing, None
+        self.post(AudioDecoded(pause.utterance, np.full(pause.samples, PAUSED, np.float32)))
 
     @precondition(lambda self: self.talking is not None and not self.talking.given)
     @rule()
@@ -227,6 +269,10 @@ class SessionMachine(RuleBasedStateMachine):
             case StartTalker(utterance, text):
                 assert self.talking is None or self.talking.left <= 1, "two utterances at once"
                 assert utterance == len(self.expected)
+                before, after = letters(self.spoken), letters(self.spoken + text)
+                (*_, voice) = (voice for at, voice in self.voices if at <= before)
+                assert command.voice == voice
+                assert not any(before < at < after for at, _ in self.voices), "two voices in one"
                 self.paused = False
                 self.talking = Speech(text, utterance, self.frames, cut=self.cut)
                 self.expected.append(heard(self.talking.frames.T))
@@ -247,9 +293,14 @@ class SessionMachine(RuleBasedStateMachine):
                 assert self.paused
                 self.paused = False
             case Decode():
-                assert self.decoding is None, "two windows at the codec"
+                assert self.decoding is self.pausing is None, "two windows at the codec"
                 assert self.listener.lead_s(self.slack_s) < self.lead_s + 1e-3, "over the credit"
                 self.decoding = command
+            case MakeSilence():
+                assert self.decoding is self.pausing is None, "a pause beside a window"
+                assert self.listener.lead_s(self.slack_s) < self.lead_s + 1e-3, "over the credit"
+                assert 0 < command.samples <= RATE
+                self.pausing = command
             case SendAudio():
                 self.hear(command)
             case SetTimer(at):
@@ -257,7 +308,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.timer = at
             case StopWork():
                 self.stopped, self.talking, self.decoding, self.timer = True, None, None, None
-                self.paused = False
+                self.pausing, self.paused = None, False
             case Flushed(flush_id):
                 self.flushed.append(flush_id)
             case Cancelled() | Done():
@@ -283,15 +334,16 @@ class SessionMachine(RuleBasedStateMachine):
         elif last.error is None:
             assert self.listener.sent
             assert last.reason == ("length" if self.cut_off else "complete")
-            assert "".join(self.spoken.split()) == "".join(self.text.split())
+            assert "".join(self.spoken.split()) == "".join(self.readable.split())
             assert self.flushed == self.asked
-            assert sum(map(len, self.audio)) == sum(map(len, self.expected))
+            assert sum(map(len, self.audio)) == sum(map(len, self.expected)) + self.pauses
 
     @invariant()
     def every_sample_is_heard_once_and_in_order(self) -> None:
         if self.audio:
             sent = np.concatenate(self.audio)
-            whole = np.concatenate(self.expected)
+            sent = sent[sent != PAUSED]
+            whole = np.concatenate([*self.expected, np.zeros(0, np.float32)])
             assert np.array_equal(sent, whole[: len(sent)])
 
     @invariant()
@@ -302,7 +354,7 @@ class SessionMachine(RuleBasedStateMachine):
     def what_is_in_hand_is_bounded(self) -> None:
         """Credit limits the rows too, except for a batch of 40 that may have been under way."""
         if hasattr(self, "session") and self.last is None and self.mode == "chunked":
-            made = self.session._queue.generated_frames * HOP - self.listener.sent
+            made = self.session._queue.generated_samples - self.listener.sent
             credit_s = max(0.0, self.lead_s - self.listener.lead_s(self.slack_s))
             bound = (SPARE_FRAMES + 40) * SPEC.frame_s + max(credit_s, self.lead_s)
             assert made / RATE <= bound
@@ -311,8 +363,8 @@ class SessionMachine(RuleBasedStateMachine):
         """Without its client, the context ends by itself and leaves no work behind."""
         if not hasattr(self, "session"):
             return
-        if self.session.state is State.OPEN:
-            self.asks(EndAsked())
+        if self.session.state is State.OPEN and self.asks(EndRequested()):
+            self.expect(self.reader.flush(is_last=True))
         for _ in range(20_000):
             if self.last is not None:
                 break
@@ -320,6 +372,8 @@ class SessionMachine(RuleBasedStateMachine):
                 self.read(1.0)
             if self.decoding is not None:
                 self.samples_come()
+            elif self.pausing is not None:
+                self.silence_comes()
             elif self.talking is not None and not self.paused:
                 self.rows_come(7)
             else:
@@ -329,6 +383,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.last is not None, "it never ends"
         assert self.session.state is State.CLOSED
         assert (self.talking, self.decoding, self.timer) == (None, None, None)
+        assert self.pausing is None
         self.post(TimerFired())
 
 

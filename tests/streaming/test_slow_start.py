@@ -12,7 +12,7 @@ from streaming.events import (
     AudioDecoded,
     Decode,
     Done,
-    EndAsked,
+    EndRequested,
     Event,
     PauseTalker,
     ResumeTalker,
@@ -37,12 +37,12 @@ def outcome(row_s: float, lead_s: float, speed: float, late_row: int = -1) -> st
     """
     bounds = PaceBounds(row_s, 0.1, 0.005, 0.008, 0.0005)
     schedule = ScheduleSettings(SPEC.frame_s / speed, SPEC.num_codebooks - 1, 10)
-    line = QueueSettings(SPEC, schedule, lambda: bounds, "chunked", lead_s, speed)
+    line = QueueSettings(SPEC, schedule, lambda _: bounds, "chunked", lead_s, speed)
     session = Session(SessionSettings(line))
     waiting: list[tuple[float, int, Event]] = []
     now, rows, talking, ring_at, row_at = 0.0, 0, -1, float("inf"), row_s
     paused = False
-    events: list[Event] = [TextAppended("word " * 50 + "end."), EndAsked()]
+    events: list[Event] = [TextAppended("word " * 50 + "end."), EndRequested()]
     while True:
         for event in events:
             for command in session.handle(event, now):

@@ -9,18 +9,18 @@ import pytest
 
 from streaming.errors import CapacityError
 from streaming.events import (
-    EndAsked,
-    FlushAsked,
+    EndRequested,
     Flushed,
+    FlushRequested,
     StartTalker,
     StopTalker,
     TextAppended,
     TimerFired,
 )
-from streaming.segmenter import SegmentSettings
 from streaming.session import Session, SessionSettings
-from streaming.turns import PendingText, TurnSettings, chars_within, speech_chars
 from tests.streaming.session_world import ROW_S, SPEC, World, settings
+from text.segmenter import SegmentSettings
+from text.turns import PendingText, TurnSettings, chars_within, speech_chars
 
 DELIVERY = {
     "<|emotion:anger|>": "emotion",
@@ -49,7 +49,7 @@ def starts(session: Session, *events: object) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("text", [SHOUTED, CRIED, "One. Two is here.\n\nAnd a third paragraph."])
-@pytest.mark.parametrize("last", [EndAsked(), FlushAsked("f")])
+@pytest.mark.parametrize("last", [EndRequested(), FlushRequested("f")])
 def test_complete_text_is_spoken_unchanged_in_one_generation(text: str, last: object) -> None:
     assert starts(Session(turning()), TextAppended(text), last) == [("", text)]
 
@@ -62,7 +62,7 @@ def test_talker_is_restarted_only_before_first_rows(rows: int) -> None:
     world.run(until=(rows + 0.5) * ROW_S)
     world.post(TextAppended(" one is here. And the"))
     world.post(TextAppended(" third."))
-    world.post(FlushAsked("f"))
+    world.post(FlushRequested("f"))
     world.run()
     first, rest = "The first sentence.", "The second one is here. And the third."
     assert world.talked == ([first, rest] if rows else [f"{first} {rest}"])
@@ -80,7 +80,7 @@ def test_long_turn_is_split_evenly() -> None:
     sentences = [f"This is the sentence {letter * 7}." for letter in "abcdefghij"]
     world = World(turning(most=200))
     world.post(TextAppended(" ".join(sentences)))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     assert " ".join(world.talked) == " ".join(sentences)
     assert [text.count("sentence") for text in world.talked] == [5, 5]
@@ -89,9 +89,15 @@ def test_long_turn_is_split_evenly() -> None:
 def test_talker_is_not_restarted_for_text_that_it_will_not_get() -> None:
     session = Session(turning(most=100))
     texts = [f"This is the sentence {letter * 7}. " for letter in "abcdefg"]
-    asked = starts(session, TextAppended("".join(texts)), FlushAsked("f"))
+    asked = starts(session, TextAppended("".join(texts)), FlushRequested("f"))
     assert asked == [("", "".join(texts[:3]).strip())]
-    again = [FlushAsked("g"), FlushAsked("h"), TextAppended("More."), FlushAsked("i"), EndAsked()]
+    again = [
+        FlushRequested("g"),
+        FlushRequested("h"),
+        TextAppended("More."),
+        FlushRequested("i"),
+        EndRequested(),
+    ]
     for event in again:
         assert not [c for c in session.handle(event, 0.0) if isinstance(c, StopTalker)]
 
@@ -100,7 +106,11 @@ def test_refused_flush_leaves_talker_as_it_is() -> None:
     session = Session(turning(most=100))
     text = "".join(f"This is the sentence {letter * 7}. " for letter in "abcdefg")
     running: list[int] = []
-    events = [TextAppended(text), *(FlushAsked(str(number)) for number in range(65)), TimerFired()]
+    events = [
+        TextAppended(text),
+        *(FlushRequested(str(number)) for number in range(65)),
+        TimerFired(),
+    ]
     for event in events:
         with suppress(CapacityError):
             for command in session.handle(event, 0.0):
@@ -115,18 +125,18 @@ def test_text_takes_64_flushes() -> None:
     session = Session(turning())
     session.handle(TextAppended("A sentence."), 0.0)
     for number in range(64):
-        session.handle(FlushAsked(str(number)), 0.0)
+        session.handle(FlushRequested(str(number)), 0.0)
     with pytest.raises(CapacityError, match="64 flushes"):
-        session.handle(FlushAsked("64"), 0.0)
+        session.handle(FlushRequested("64"), 0.0)
 
 
 def test_flush_ends_turn_and_its_delivery() -> None:
     world = World(turning())
     world.hold = True
     world.post(TextAppended("<|emotion:anger|>One sentence. Another sentence."))
-    world.post(FlushAsked("f1"))
+    world.post(FlushRequested("f1"))
     world.post(TextAppended("Then a third one. And a fourth."))
-    world.post(FlushAsked("f2"))
+    world.post(FlushRequested("f2"))
     world.hold = False
     world.run()
     assert world.talked[-2:] == [
@@ -140,9 +150,9 @@ def test_turn_that_ends_after_talker_was_asked_is_not_joined_to_next() -> None:
     world = World(turning())
     world.hold = True
     world.post(TextAppended("The first sentence. "))
-    world.post(FlushAsked("f1"))
+    world.post(FlushRequested("f1"))
     world.post(TextAppended("The second one is here."))
-    world.post(FlushAsked("f2"))
+    world.post(FlushRequested("f2"))
     world.hold = False
     world.run()
     assert world.talked == ["The first sentence.", "The second one is here."]
@@ -190,7 +200,7 @@ def test_part_of_generation_has_delivery_in_force_where_it_begins() -> None:
         "It is a pity.",
     ]
     world.post(TextAppended(" ".join(parts)))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.hold = False
     world.run()
     assert world.talked == parts
@@ -207,7 +217,7 @@ def test_flush_of_text_in_several_utterances_is_told_after_last(is_held: bool) -
     world.post(TextAppended(" ".join(parts) + " And"))
     world.run(until=2 * ROW_S)
     world.post(TextAppended(" more."))
-    world.post(FlushAsked("f"))
+    world.post(FlushRequested("f"))
     world.hold = False
     world.run()
     assert world.talked == [*parts, "And more."]
@@ -219,7 +229,7 @@ def test_flush_of_utterances_of_one_generation_is_told_after_last() -> None:
     segments = SegmentSettings(max_chars=90, spoken_lengths=spelled_out)
     world = World(replace(turning(most=90), segments=segments))
     world.post(TextAppended("One two three four five six seven eight nine ten eleven twelve."))
-    world.post(FlushAsked("f"))
+    world.post(FlushRequested("f"))
     world.run()
     assert len(world.talked) == 2
     assert world.told[-1] == Flushed("f")
@@ -229,7 +239,7 @@ def test_flush_of_utterances_of_one_generation_is_told_after_last() -> None:
 def test_pieces_are_spoken_separately_without_max_chars() -> None:
     world = World(turning(most=0))
     world.post(TextAppended(SHOUTED))
-    world.post(EndAsked())
+    world.post(EndRequested())
     world.run()
     first, second = SHOUTED.split("! ")
     assert world.talked == [f"{first}!", second]

@@ -106,6 +106,35 @@ def test_chunker_keeps_history_before_left_context(
         assert np.array_equal(given, frames[first : window.first_frame + window.new_frames].T)
 
 
+@given(
+    st.integers(0, 5), st.integers(0, 12), st.integers(1, 20), st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_stream_that_continues_clip_equals_rest_of_both(
+    left: int, history: int, before: int, total: int, rng: Random
+) -> None:
+    frames = frames_of(before + total)
+    windows = list[DecodeWindow]()
+    chunker = SlidingWindowChunker(left, history)
+    chunker.continue_from(frames[:before])
+    assert (chunker.pending, chunker.emitted) == (0, 0)
+    chunker.push(frames[before:])
+    chunker.finish()
+    while chunker.pending:
+        windows.append(chunker.take(rng.randint(1, chunker.pending), 0))
+    assert [window.is_first for window in windows] == [True] + [False] * (len(windows) - 1)
+    assert windows[0].first_frame == before
+    for window in windows:
+        kept = np.empty((2, 0), np.int16) if window.history is None else window.history
+        given = np.concatenate([kept, window.codes], axis=1)
+        end = window.first_frame + window.new_frames
+        assert np.array_equal(given, frames[end - given.shape[1] : end].T)
+        assert given.shape[1] - window.new_frames == min(left + history, window.first_frame)
+    assert sum(window.new_frames for window in windows) == total
+    with pytest.raises(RuntimeError):
+        chunker.continue_from(frames)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -136,7 +165,7 @@ def test_context_below_receptive_field_changes_audio(left: int, lookahead: int) 
 def test_lookahead_is_shortened_only_at_end() -> None:
     chunker = SlidingWindowChunker(2)
     chunker.push(frames_of(6))
-    with pytest.raises(ValueError, match="4 \\+ 3 frames asked for, 6 pending"):
+    with pytest.raises(ValueError, match="4 \\+ 3 frames requested, 6 pending"):
         chunker.take(4, 3)
     first = chunker.take(3, 3)
     assert (first.left_context, first.lookahead, first.is_last) == (0, 3, False)

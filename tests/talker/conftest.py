@@ -1,15 +1,12 @@
-"""Put this folder on ``sys.path`` so that its tests can import ``tiny`` and ``harness``."""
+"""A tiny checkpoint for all tests of this folder."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import tiny
+from tests.talker import tiny
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from streaming.ports import Reference, RowDemand, Sampling, SpeechRequest
+from benchmarks.reference_talker import Chance, ReferenceTalker, Spoken
+from streaming.ports import Reference, RowDemand, Sampling, SilenceMask, SpeechRequest
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.prompts import Prompt, ReferenceVoice
-from talker.reference import Chance, ReferenceTalker, Spoken
 from talker.request_builder import VoiceSource
 from talker.settings import TalkerSettings
 
@@ -48,7 +49,7 @@ def spelled(folder: Path, prompt: Prompt) -> str:
     return tokenizer.decode(list(prompt.ids), skip_special_tokens=False)
 
 
-def warm(seed: int, **more: float) -> Sampling:
+def warm(seed: int, **more: Any) -> Sampling:
     return Sampling(**{"temperature": 1.0, "top_k": 50, "top_p": 0.95, "seed": seed, **more})
 
 
@@ -118,8 +119,11 @@ async def hear(
     together: Sequence[int] = (),
     conversation: str | None = None,
     began: asyncio.Event | None = None,
-    after_first: Callable[[], Awaitable[None]] | None = None,
+    after_first: Callable[[], Awaitable[object]] | None = None,
     references: Sequence[Reference] = (),
+    instructions: str | None = None,
+    mask: SilenceMask | None = None,
+    deadline: Callable[[], float] | None = None,
 ) -> Heard:
     """Run one request to its end.
 
@@ -127,7 +131,15 @@ async def hear(
     ``began`` is set when the first rows have come; ``after_first`` is awaited before the next.
     """
     request = SpeechRequest(
-        "r", words, voice, sampling=sampling, max_frames=rows, conversation=conversation
+        "r",
+        words,
+        voice,
+        sampling=sampling,
+        max_frames=rows,
+        conversation=conversation,
+        instructions=instructions,
+        mask=mask,
+        deadline=deadline,
     )
     if references:
         first, *others = references
@@ -166,10 +178,10 @@ async def idle(engine: TalkerProcessEngine) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, voices: VoiceSource | None = None, **settings: object
+    folder: Path, voices: VoiceSource | None = None, **settings: Any
 ) -> AsyncIterator[TalkerProcessEngine]:
     # float32 on a GPU too, where the default is bfloat16: the oracle computes in float32
-    shared = {"runner": RUNNER, "statistics": True, "dtype": "float32"}
+    shared: dict[str, Any] = {"runner": RUNNER, "statistics": True, "dtype": "float32"}
     chosen = TalkerSettings(**{**shared, **settings})
     engine = TalkerProcessEngine(str(folder), chosen, voices=voices or Voices())
     await engine.start()

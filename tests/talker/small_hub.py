@@ -19,12 +19,14 @@ class SmallHub:
     """Serves the files of a folder.
 
     ``commit`` is the head of its branch; ``asked`` counts the look-ups. While ``held`` is set, a
-    download of weights sends its headers and no content.
+    download of weights sends its headers and no content. Each look-up is refused with ``refusal``,
+    a status and the hub's name of the error, if there is one.
     """
 
     def __init__(self, folder: Path) -> None:
         self.files = {file.name: file.read_bytes() for file in folder.iterdir()}
         self.commit, self.asked = "a" * 40, 0
+        self.refusal: tuple[int, str] | None = None
         self.held, self.is_downloading = threading.Event(), threading.Event()
 
     def listing(self, is_tree: bool) -> object:
@@ -54,6 +56,8 @@ def _handler(hub: SmallHub) -> type[BaseHTTPRequestHandler]:
                 content = hub.files[found[1]]
             else:
                 hub.asked += 1
+                if hub.refusal is not None:
+                    return self._refuse(*hub.refusal)
                 content = json.dumps(hub.listing("/tree/" in self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
@@ -67,6 +71,12 @@ def _handler(hub: SmallHub) -> type[BaseHTTPRequestHandler]:
                     self.rfile.read(1)  # until the client disconnects
                     return
                 self.wfile.write(content)
+
+        def _refuse(self, status: int, code: str) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
     return Handler
 

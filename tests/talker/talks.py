@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from harness import GREEDY, MAX_ROWS, Voices, text
 
+from benchmarks.reference_talker import Chance, ReferenceTalker, Spoken
 from streaming.ports import Sampling
 from streaming.spec import Codes
 from talker.checkpoint import open_checkpoint
-from talker.reference import Chance, ReferenceTalker, Spoken
+from tests.talker.harness import GREEDY, MAX_ROWS, Voices, text
 
 #: Continued utterances are short, because the plain loop takes milliseconds per row.
 _SHORT_ROWS = 40

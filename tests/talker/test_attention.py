@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from talker.alignment import AlignmentHead
 from talker.attention import SPAN_KEY, AttentionTap, spans_of
 
 LAYERS, KV_HEADS, SIZE, BLOCK, BLOCKS, SCALE = 3, 2, 4, 3, 32, 1.7
@@ -38,19 +39,20 @@ def flat(values: np.ndarray) -> Tensor:
 
 
 def plain_place(
-    queries: np.ndarray, keys: np.ndarray, heads: Sequence[tuple[int, int]], shared: int
+    queries: np.ndarray, keys: np.ndarray, heads: Sequence[AlignmentHead], shared: int, within: int
 ) -> tuple[float, bool]:
     """The position of a row in its text, and whether the most attended id leads clearly.
 
     ``queries`` ``[layer, head, D]`` are the row's, ``keys`` ``[id, layer, head, D]`` the text's.
     """
     weight = np.zeros(len(keys))
-    for layer, head in heads:
+    for layer, head, shift in heads:
         scores = keys[:, layer, head // shared] @ queries[layer, head] * SCALE
         chances = np.exp(scores - scores.max())
-        weight += chances / chances.sum()
+        for at, chance in enumerate(chances / chances.sum()):
+            weight[min(max(0, at - shift), len(weight) - 1)] += chance
     peak = int(weight.argmax())
-    near = range(max(0, peak - 2), min(len(weight), peak + 3))
+    near = range(max(0, peak - within), min(len(weight), peak + within + 1))
     is_clear = len(weight) < 2 or np.diff(np.sort(weight)[-2:])[0] > 1e-4
     return sum(weight[at] * at for at in near) / sum(weight[at] for at in near), bool(is_clear)
 
@@ -70,14 +72,21 @@ def with_all_reduce(reduce: Callable[[Tensor], Tensor], spot: Callable[[], Tenso
     ranks=st.sampled_from([1, 2]),
     shared=st.sampled_from([1, 2]),
     chunks=st.lists(st.integers(1, 8), min_size=1, max_size=5),
+    shifted=st.booleans(),
+    near=st.sampled_from([0, 2]),
 )
 def test_tap_finds_place_in_text_like_plain_attention(
-    seed: int, ranks: int, shared: int, chunks: list[int]
+    seed: int, ranks: int, shared: int, chunks: list[int], shifted: bool, near: int
 ) -> None:
     """Two requests, whose blocks are scattered, are computed chunk by chunk side by side."""
     random, requests, length, here = np.random.default_rng(seed), 2, sum(chunks), KV_HEADS * shared
     every = [(layer, head) for layer in range(LAYERS) for head in range(ranks * here)]
-    heads = [every[at] for at in random.permutation(len(every))[: random.integers(1, 5)]]
+    chosen = random.permutation(len(every))[: random.integers(1, 5)]
+    shifts = random.integers(-2, 3, len(chosen)) * shifted
+    heads = [
+        AlignmentHead(*every[at])._replace(shift=int(by))
+        for at, by in zip(chosen, shifts, strict=True)
+    ]
     blocks = -(-length // BLOCK)
     tables = random.permutation(BLOCKS)[: requests * blocks].reshape(requests, blocks)
     queries = random.normal(size=(requests, length, LAYERS, ranks * here, SIZE))
@@ -89,7 +98,7 @@ def test_tap_finds_place_in_text_like_plain_attention(
     def run_rank(rank: int) -> Callable[[], Tensor]:
         """Compute the requests on a rank; return its call of ``spot``."""
         made, done = layers(here), 0
-        tap = AttentionTap(made, heads, requests * max(chunks), torch.float32, rank, ranks)
+        tap = AttentionTap(made, heads, near, requests * max(chunks), torch.float32, rank, ranks)
         group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=BLOCK))
         tap.make_room(SimpleNamespace(num_blocks=BLOCKS, kv_cache_groups=[group]))
         for chunk in chunks:
@@ -107,13 +116,18 @@ def test_tap_finds_place_in_text_like_plain_attention(
 
     spots = [run_rank(rank) for rank in range(ranks)]
     parts: list[Tensor] = []
+
+    def note(part: Tensor) -> Tensor:
+        parts.append(part)
+        return part
+
     for spot in spots:
-        with_all_reduce(lambda part: parts.append(part) or part, spot)
+        with_all_reduce(note, spot)
     assert len(parts) == (ranks if ranks > 1 else 0)
     for place in [with_all_reduce(lambda part: torch.stack(parts).sum(0), spot) for spot in spots]:
         for number, (start, count) in enumerate(zip(starts, counts, strict=True)):
             text = keys[number, start : start + count]
-            wanted, is_clear = plain_place(queries[number, -1], text, heads, shared)
+            wanted, is_clear = plain_place(queries[number, -1], text, heads, shared, near)
             if is_clear:
                 assert float(place[number]) == pytest.approx(wanted, abs=1e-3)
 

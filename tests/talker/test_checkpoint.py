@@ -6,22 +6,25 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from streaming.ports import Sampling
+from talker.alignment import Alignment, AlignmentHead, cached_calibration, fingerprint
 from talker.checkpoint import open_checkpoint, resolve_folder
+from talker.families.delayed import DelayedShape
 from talker.families.family import SamplingDefaults
 from talker.families.higgs_v3 import HiggsV3
 from talker.sampling import resolve_sampling
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
+from tests.talker import tiny
+from text.turns import SentencePauses
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
@@ -46,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
 def test_embedded_checkpoint_shape_and_defaults_are_read() -> None:
     checkpoint = open_checkpoint(str(EMBEDDED))
     shape = checkpoint.shape
+    assert isinstance(shape, DelayedShape)
     assert (shape.num_codebooks, shape.codebook_size, shape.boc, shape.eoc) == (8, 1024, 1024, 1025)
     assert shape.stop_id == 32
     own = json.loads((EMBEDDED / "generation_config.json").read_text())
@@ -115,18 +119,94 @@ def test_family_defaults_apply_without_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     opened = open_checkpoint(str(folder))
     assert opened.defaults == SamplingDefaults(1.0, 0.95, 50, 2048)
-    assert opened.alignment_heads == ()
+    assert opened.alignment == Alignment()
 
 
 def test_alignment_heads_are_read_from_generation_config(folder: Path) -> None:
-    assert open_checkpoint(str(folder)).alignment_heads == tiny.HEADS_TO_WATCH
+    heads = tuple(AlignmentHead(*pair) for pair in tiny.HEADS_TO_WATCH)
+    assert open_checkpoint(str(folder)).alignment == Alignment(heads)
+    written = {"alignment_heads": [[1, 0], [0, 1, -2]], "alignment_near": 0}
+    (folder / "generation_config.json").write_text(json.dumps(written))
+    heads = (AlignmentHead(1, 0), AlignmentHead(0, 1, -2))
+    assert open_checkpoint(str(folder)).alignment == Alignment(heads, 0)
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": None}))
-    assert open_checkpoint(str(folder)).alignment_heads == ()
+    assert open_checkpoint(str(folder)).alignment == Alignment()
+
+
+GOOD = {"heads": [[1, 0, 1]], "near": 1, "margin": 1.1, "off_ms": 30.0, "off_p90_ms": 91.0}
+
+
+@pytest.mark.parametrize("place", ["folder", "cache"])
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({}, None),
+        ({"margin": 0.3}, "margin of 0.30"),
+        ({"off_ms": 240.0}, "240 ms"),
+        ({"off_p90_ms": 1260.0}, "1260"),
+        ({"margin": float("nan")}, "margin of nan"),
+    ],
+)
+def test_calibrated_heads_are_used_if_they_can_be_trusted(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    bad: dict[str, float],
+    reason: str | None,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (folder / "generation_config.json").unlink()
+    mark = fingerprint(folder)
+    file = folder / "alignment.json" if place == "folder" else cached_calibration(mark)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**GOOD, **bad, "fingerprint": mark}).replace("NaN", "1e999"))
+    if "nan" in str(reason):  # JSON has no such number
+        with pytest.raises(CheckpointError, match="range"):
+            open_checkpoint(str(folder))
+        return
+    opened = open_checkpoint(str(folder))
+    if reason is None:
+        assert opened.alignment == Alignment((AlignmentHead(1, 0, 1),), 1, 30.0)
+        return
+    assert opened.alignment.heads == ()
+    assert any(reason in warning for warning in opened.warnings)
+
+
+def test_calibration_of_other_weights_is_not_used(folder: Path) -> None:
+    (folder / "generation_config.json").unlink()
+    (folder / "alignment.json").write_text(json.dumps({**GOOD, "fingerprint": "0" * 32}))
+    assert open_checkpoint(str(folder)).alignment == Alignment()
+    weights = folder / "model.safetensors"
+    before = fingerprint(folder)
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    assert fingerprint(folder) != before
+
+
+@pytest.mark.parametrize("near", [-1, 9, True, "2", 1.0])
+def test_alignment_near_out_of_range_is_refused(folder: Path, near: Any) -> None:
+    written = {"alignment_heads": [[1, 0]], "alignment_near": near}
+    (folder / "generation_config.json").write_text(json.dumps(written))
+    with pytest.raises(CheckpointError, match="alignment_near"):
+        open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
     "heads",
-    [3, [1], [[1]], [[1, 2, 3]], [[tiny.LAYERS, 0]], [[0, tiny.HEADS]], [[0, -1]], [[0, True]]],
+    [
+        3,
+        [1],
+        [[1]],
+        [[1, 2, 3, 4]],
+        [[1, 0, 0.5]],
+        [[tiny.LAYERS, 0]],
+        [[0, tiny.HEADS]],
+        [[0, -1]],
+        [[0, True]],
+    ],
 )
 def test_alignment_heads_invalid_or_out_of_range_are_refused(folder: Path, heads: Any) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
@@ -374,7 +454,7 @@ def test_hub_id_resolves_to_snapshot(monkeypatch: pytest.MonkeyPatch, folder: Pa
     assert (checkpoint.name, checkpoint.folder) == ("someone/talker", folder)
     assert asked == {
         "repo": "someone/talker", "revision": "abc",
-        "allow_patterns": ["*.json", "*.safetensors", "README.md"],
+        "allow_patterns": ["*.json", "*.safetensors", "merges.txt", "README.md"],
     }  # fmt: skip
 
 
@@ -402,7 +482,9 @@ def test_continuity_is_on_unless_generation_config_disables(
     (folder / "generation_config.json").write_text(written)
     opened = open_checkpoint(str(folder))
     assert opened.has_continuity is has_continuity
-    for wanted, can in (("auto", has_continuity), ("on", True), ("off", False)):
+    settings: dict[Literal["auto", "on", "off"], bool]
+    settings = {"auto": has_continuity, "on": True, "off": False}
+    for wanted, can in settings.items():
         assert TalkerSettings(continuity=wanted).has_continuity(opened.has_continuity) is can
 
 
@@ -414,6 +496,7 @@ def test_continuation_must_be_boolean(folder: Path, odd: str) -> None:
 
 
 LENGTHS = ("continuation_positions", "segment_chars")
+PAUSES = ("sentence_pause_ms", "paragraph_pause_ms")
 
 
 @pytest.mark.parametrize("name", LENGTHS)
@@ -423,7 +506,7 @@ def test_training_lengths_are_read_from_generation_config(folder: Path, name: st
     assert getattr(open_checkpoint(str(folder)), name) == 440
 
 
-@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("name", LENGTHS + PAUSES)
 @pytest.mark.parametrize("odd", ["true", "0", "4.5", '"440"'])
 def test_training_length_invalid_value_is_refused(folder: Path, name: str, odd: str) -> None:
     (folder / "generation_config.json").write_text(f'{{"{name}": {odd}}}')
@@ -431,5 +514,14 @@ def test_training_length_invalid_value_is_refused(folder: Path, name: str, odd: 
         open_checkpoint(str(folder))
 
 
-def test_embedded_voice_segment_chars_is_120() -> None:
-    assert open_checkpoint(str(EMBEDDED)).segment_chars == 120
+def test_embedded_voice_speaks_short_pieces_with_pauses_between() -> None:
+    opened = open_checkpoint(str(EMBEDDED))
+    assert opened.segment_chars == 120
+    assert opened.pauses == SentencePauses(sentence_s=0.22, paragraph_s=0.4)
+
+
+def test_pauses_between_utterances_are_read_from_generation_config(folder: Path) -> None:
+    assert open_checkpoint(str(folder)).pauses == SentencePauses()
+    written = '{"sentence_pause_ms": 150, "paragraph_pause_ms": 300}'
+    (folder / "generation_config.json").write_text(written)
+    assert open_checkpoint(str(folder)).pauses == SentencePauses(0.15, 0.3)

@@ -7,23 +7,37 @@ it, Model Runner V2.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from harness import GREEDY, MAX_ROWS, RUNNER, Oracle, hear, idle, running, text, until, warm
 
 from streaming.errors import BackendError, ErrorCode
 from streaming.ports import RowDemand, SpeechRequest
 from streaming.spec import Codes
 from talker.engine import TalkerProcessEngine
+from tests.talker.harness import (
+    GREEDY,
+    MAX_ROWS,
+    RUNNER,
+    Oracle,
+    hear,
+    idle,
+    running,
+    text,
+    until,
+    warm,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 #: Positions for about a quarter of sixteen streams, so that some are preempted.
-TIGHT = {"max_positions": 256, "kv_positions": 512}
+TIGHT: dict[str, Any] = {"max_positions": 256, "kv_positions": 512}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +94,36 @@ async def test_mixed_batch_keeps_sampling_of_each_stream(
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * len(mixed)
 
 
+async def test_waiting_streams_are_spoken_earliest_deadline_first(
+    tiny_checkpoint: Path, oracle: Oracle, kind: str
+) -> None:
+    """Of one slot, which the first request takes for the longest text. One without a deadline waits
+    for those whose listeners run dry soon, and is not overtaken by all others.
+    """
+    now = time.monotonic()
+    dry_in_s = {"first": 0.0, "late": 3600.0, "unhurried": None, "soon": 5.0, "dry": 1.0}
+    longest = max(range(len(dry_in_s)), key=lambda i: len(oracle.speak(text(i)).rows))
+    numbers = [longest, *(i for i in range(len(dry_in_s)) if i != longest)]
+    order = list[str]()
+
+    async def speak(
+        engine: TalkerProcessEngine, name: str, seconds: float | None, number: int
+    ) -> bool:
+        async def note() -> None:
+            order.append(name)
+
+        deadline = None if seconds is None else partial(float.__add__, now, seconds)
+        heard = await hear(engine, text(number), deadline=deadline, after_first=note)
+        return heard.same(oracle.speak(text(number)))
+
+    async with running(tiny_checkpoint, engine=kind, max_num_seqs=1) as started:
+        streams = (
+            speak(started, *one, i) for one, i in zip(dry_in_s.items(), numbers, strict=True)
+        )
+        assert await asyncio.gather(*streams) == [True] * len(dry_in_s)
+    assert order == ["first", "dry", "soon", "unhurried", "late"]
+
+
 async def test_slow_consumer_gets_all_rows_in_fewer_pieces(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
@@ -110,17 +154,17 @@ async def test_row_demand_changes_no_codes(
 
 
 async def test_row_demand_of_one_returns_to_single_rows(engine: TalkerProcessEngine) -> None:
+    """On a busy machine the engine itself may deliver several rows at once, so several tries."""
     request = SpeechRequest("r", text(1), sampling=warm(1), max_frames=MAX_ROWS)
-    sizes: list[int] = []
-    async with aclosing(engine.generate(request)) as pieces:
-        piece = await anext(pieces)
-        while piece.finish is None:
-            sizes += [arrival.rows for arrival in piece.came]
-            at_once = 6 if sum(sizes) < 14 else 1
-            piece = await pieces.asend(RowDemand(at_once=at_once))
-    assert 6 in sizes
-    # On a busy machine AsyncLLM itself may deliver several rows at once.
-    assert sizes[-12:].count(1) >= 4, str(sizes)
+    singles = 0
+    while singles < 4:
+        sizes: list[int] = []
+        async with aclosing(engine.generate(request)) as pieces:
+            piece = await anext(pieces)
+            while piece.finish is None:
+                sizes += [arrival.rows for arrival in piece.came]
+                piece = await pieces.asend(RowDemand(at_once=1 if 6 in sizes else 6))
+        singles = sizes[sizes.index(6) :].count(1) if 6 in sizes else 0
     await idle(engine)
 
 
@@ -193,7 +237,7 @@ async def test_reference_voices_match_oracle_beside_plain_streams(
 async def test_conversation_is_ignored_by_checkpoint_without_continuity(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
-    assert not engine.has_continuity
+    assert not engine.spec.has_continuity
     heard = [await hear(engine, text(i), conversation="one") for i in (3, 4)]
     assert [h.same(oracle.speak(text(i))) for i, h in zip((3, 4), heard, strict=True)] == [True] * 2
     engine.forget("one")
@@ -219,7 +263,11 @@ async def test_preempted_streams_match_oracle(
 async def test_chunked_prefill_matches_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
-    small = {"max_batched_positions": 24, "max_num_seqs": 12, "prefix_caching": False}
+    small: dict[str, Any] = {
+        "max_batched_positions": 24,
+        "max_num_seqs": 12,
+        "prefix_caching": False,
+    }
     async with running(tiny_checkpoint, engine=kind, **small) as engine:
         draws = [GREEDY if i % 2 else warm(i) for i in range(12)]
         heard = await asyncio.gather(
@@ -242,7 +290,7 @@ async def test_overwritten_frame_fails_only_its_request(
     The other requests are short: if a slow machine pauses them too, their frames are still there.
     """
     slots, rows = 64, 20
-    settings = {"frame_slots": slots, "hold_rows": 8, "prefix_caching": False}
+    settings: dict[str, Any] = {"frame_slots": slots, "hold_rows": 8, "prefix_caching": False}
     async with running(tiny_checkpoint, engine=kind, **settings) as engine:
         async with aclosing(engine.generate(request_of(1))) as paused:
             await anext(paused)
@@ -266,7 +314,7 @@ async def test_overwritten_frame_fails_only_its_request(
 async def test_step_kernels_match_oracle(tiny_checkpoint: Path, kind: str, oracle: Oracle) -> None:
     """Prefills with reference voices run beside decodes, and the KV cache is small."""
     draws = [GREEDY, warm(1), warm(3, top_k=1024), GREEDY, warm(5, top_p=0.3)]
-    room = {"max_positions": 256, "kv_positions": 320, "prefix_caching": False}
+    room: dict[str, Any] = {"max_positions": 256, "kv_positions": 320, "prefix_caching": False}
     rows = 20
     async with running(tiny_checkpoint, engine=kind, step_kernels="on", **room) as engine:
         assert engine.info is not None
@@ -291,28 +339,32 @@ async def test_engine_info_reports_engine_runner_and_shape(
 async def test_paused_streams_resume_unchanged(
     tiny_checkpoint: Path, oracle: Oracle, kind: str
 ) -> None:
-    """The engine drops paused streams, serves others, and resumes them from their frames."""
+    """The engine drops paused streams, serves others, and resumes them from their frames.
+
+    A stream is paused only if it is read late. On a busy machine the engine may be so far ahead
+    that it is too late for that, so streams are read until enough of them have been paused.
+    """
     async with running(tiny_checkpoint, engine=kind, hold_rows=8) as engine:
         wanted = {i: oracle.speak(text(i), warm(i)) for i in range(4)}
-        streams = {i: engine.generate(request_of(i)) for i in range(4)}
-        heard: dict[int, list[Codes]] = {i: [] for i in streams}
         pauses = 0
-        while streams:
-            for i, stream in list(streams.items()):
-                piece = await anext(stream)
-                heard[i].append(piece.rows)
-                if piece.finish:
-                    assert piece.finish == wanted[i].finish
-                    await stream.aclose()
-                    del streams[i]
-            await until(lambda: engine.live == 0)  # all are paused or have ended
-            assert engine.outstanding == len(streams)
-            pauses += bool(streams)
-            other = await hear(engine, text(9), rows=20)
-            assert other.rows.tobytes() == oracle.speak(text(9)).rows[:20].tobytes()
-        assert pauses > 2
-        for i, rows in heard.items():
-            assert np.concatenate(rows).tobytes() == wanted[i].rows.tobytes()
+        while pauses <= 2:
+            streams = {i: engine.generate(request_of(i)) for i in wanted}
+            heard: dict[int, list[Codes]] = {i: [] for i in streams}
+            while streams:
+                for i, stream in list(streams.items()):
+                    piece = await anext(stream)
+                    heard[i].append(piece.rows)
+                    if piece.finish:
+                        assert piece.finish == wanted[i].finish
+                        await stream.aclose()
+                        del streams[i]
+                await until(lambda: engine.live == 0)  # all are paused or have ended
+                assert engine.outstanding == len(streams)
+                pauses += bool(streams)
+                other = await hear(engine, text(9), rows=20)
+                assert other.rows.tobytes() == oracle.speak(text(9)).rows[:20].tobytes()
+            for i, rows in heard.items():
+                assert np.concatenate(rows).tobytes() == wanted[i].rows.tobytes()
         await idle(engine)
 
 

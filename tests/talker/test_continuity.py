@@ -10,22 +10,27 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from harness import GREEDY, MAX_ROWS, Heard, hear, idle, running, text, until, warm
-from talks import Talk, TalkOracle
 
-from streaming.errors import BackendError, ErrorCode
+from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Sampling, SpeechRequest, TalkerRows
 from talker.engine import TalkerProcessEngine
+from talker.prompts import Prompt, PromptBuilder
+from tests.talker.harness import GREEDY, MAX_ROWS, Heard, hear, idle, running, text, until, warm
+from tests.talker.talks import Talk, TalkOracle
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 #: Block size of the KV cache on a CPU; the prefix cache holds only whole blocks.
 BLOCK = 32
 #: Numbers of texts whose greedy speech does not end within 100 rows.
 LONG = (0, 1, 2, 5, 7, 9, 13, 0)
+#: No utterance is paused, however late its rows are taken: a pause reads the cache again, and the
+#: table of frames may go round in it.
+UNPAUSED: dict[str, Any] = {"hold_rows": MAX_ROWS}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_checkpoint: Path, kind: str) -> AsyncIterator[TalkerProcessEngine]:
-    async with running(tiny_checkpoint, engine=kind, continuity="on") as started:
+    async with running(tiny_checkpoint, engine=kind, continuity="on", **UNPAUSED) as started:
         yield started
 
 
@@ -54,7 +59,7 @@ class Speaker:
         self._engine, self.name, self._number = engine, name, sum(map(ord, name))
         self.talk = Talk(oracle, voice, sampling)
 
-    async def hear(self, words: str, **more: float) -> Heard:
+    async def hear(self, words: str, **more: Any) -> Heard:
         return await hear(
             self._engine, words, self.talk.sampling, voice=self.talk.voice,
             conversation=self.name, **more,
@@ -83,6 +88,35 @@ async def test_conversation_history_hits_prefix_cache(
     engine.forget("alone")
 
 
+async def test_each_utterance_builds_its_prompt_once(
+    engine: TalkerProcessEngine, oracle: TalkOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, built, build = Speaker(engine, oracle, "counted"), list[str](), PromptBuilder.build
+
+    def counted(prompts: PromptBuilder, words: str, *args: Any, **options: Any) -> Prompt:
+        built.append(words)
+        return build(prompts, words, *args, **options)
+
+    monkeypatch.setattr(PromptBuilder, "build", counted)
+    for number in range(3):
+        await one.hear(text(number), rows=20)
+    assert built == [text(number) for number in range(3)]
+    engine.forget("counted")
+
+
+async def test_unspeakable_utterance_is_refused_before_its_turn(
+    engine: TalkerProcessEngine, oracle: TalkOracle
+) -> None:
+    one = Speaker(engine, oracle, "refused")
+    first = one.start(text(0))
+    await anext(first)
+    with pytest.raises(RequestError):
+        one.start("")
+    await first.aclose()
+    await idle(engine)
+    engine.forget("refused")
+
+
 async def test_concurrent_conversations_keep_voice_and_sampling(
     engine: TalkerProcessEngine, oracle: TalkOracle
 ) -> None:
@@ -95,8 +129,9 @@ async def test_concurrent_conversations_keep_voice_and_sampling(
     alone = Talk(oracle)
     words = alone.next_text(70)
     for _ in range(3):
-        *_, other = await asyncio.gather(*(s.go_on() for s in speakers), hear(engine, words))
-        assert other.same(alone.say(words))
+        other = asyncio.create_task(hear(engine, words))
+        await asyncio.gather(*(s.go_on() for s in speakers), other)
+        assert other.result().same(alone.say(words))
     for speaker in speakers:
         engine.forget(speaker.name)
 
@@ -133,8 +168,14 @@ async def test_utterance_closed_after_its_end_in_process_is_not_continued(
     """The process has kept it, so the conversation starts over from the last one that was heard."""
     one = Speaker(engine, oracle, "left")
     await one.go_on()
-    left = one.start(one.talk.next_text(30))
-    await anext(left)
+    while True:
+        words = one.talk.next_text(30)
+        left = one.start(words)
+        if (await anext(left)).finish is None:
+            break
+        # all of it came before this process looked, so it was heard
+        await left.aclose()
+        one.talk.go_on(words)
     await until(lambda: engine.live == 0)  # no more than ``hold_rows`` rows wait
     await left.aclose()
     one.talk.start_over()
@@ -175,7 +216,7 @@ async def test_overlong_conversation_restarts_from_last_utterance(
 ) -> None:
     """The prompt may take half of the positions, or all but those of the longest utterance."""
     room = 256
-    settings = {"engine": "inprocess", "continuity": "on", "max_positions": room}
+    settings: dict[str, Any] = {"engine": "inprocess", "continuity": "on", "max_positions": room}
     async with running(tiny_checkpoint, **settings) as engine:
         for voice in ("default", "alto"):
             one = Speaker(engine, oracle, voice, voice)
@@ -193,7 +234,12 @@ async def test_overwritten_frames_are_resent_as_rows(
     tiny_checkpoint: Path, kind: str, oracle: TalkOracle
 ) -> None:
     """Detected by the row count or, if it happens while the request waits, by the epoch check."""
-    settings = {"frame_slots": 256, "max_num_seqs": 4, "prefix_caching": False}
+    settings: dict[str, Any] = {
+        "frame_slots": 256,
+        "max_num_seqs": 4,
+        "prefix_caching": False,
+        **UNPAUSED,
+    }
     async with running(tiny_checkpoint, engine=kind, continuity="on", **settings) as engine:
         one = Speaker(engine, oracle, "old")
         await one.go_on()
@@ -203,11 +249,12 @@ async def test_overwritten_frames_are_resent_as_rows(
         one.talk.start_over()
         await one.go_on()
         await one.go_on()
-        others = [asyncio.create_task(hear(engine, text(i), rows=100)) for i in LONG]
-        await until(lambda: engine.outstanding == len(LONG))
+        began = asyncio.Event()
+        waiting = [asyncio.create_task(hear(engine, text(i), rows=100, began=began)) for i in LONG]
+        await began.wait()  # all were sent before the first one's rows came
         one.talk.start_over()
         await one.go_on()  # has waited behind the others
-        await asyncio.gather(*others)
+        await asyncio.gather(*waiting)
         await idle(engine)
 
 
@@ -236,7 +283,7 @@ async def test_conversation_survives_process_death(
 async def test_paused_and_preempted_utterances_resume_unchanged(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
-    settings = {"max_positions": 384, "kv_positions": 1024, "hold_rows": 8}
+    settings: dict[str, Any] = {"max_positions": 384, "kv_positions": 512, "hold_rows": 8}
     async with running(tiny_checkpoint, engine="inprocess", continuity="on", **settings) as engine:
         speakers = [Speaker(engine, oracle, f"s{i}") for i in range(12)]
         await asyncio.gather(*(s.go_on() for s in speakers))
@@ -255,7 +302,7 @@ async def test_conversation_stays_with_engine_core(
     tiny_checkpoint: Path, oracle: TalkOracle
 ) -> None:
     """Frame ids, also those of a paused request, are valid only in the core that made them."""
-    settings = {"data_parallel_size": 2, "hold_rows": 8}
+    settings: dict[str, Any] = {"data_parallel_size": 2, "hold_rows": 8}
     async with running(tiny_checkpoint, engine="async", continuity="on", **settings) as engine:
         speakers = [Speaker(engine, oracle, f"d{i}") for i in range(5)]
         for _ in range(3):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streaming.errors import BackendError, ErrorCode
-from streaming.ports import TalkerRows
+from streaming.ports import RowGenerator, TalkerRows
 from streaming.spec import Codes
 from talker.conversation import Conversation, Conversations, Gone, Order, Turn, continued
 from talker.frames import FRAME_BASE, FRAME_SPAN
@@ -33,7 +34,7 @@ def rows(count: int, first: int = 0) -> Codes:
 
 
 def whole(**changes: object) -> Generate:
-    made = {
+    made: dict[str, Any] = {
         "handle": 1, "ids": HEAD + TURN, "max_frames": 50, "temperature": 1.0, "top_p": 0.9,
         "top_k": 5, "seed": 3, "clips": (VOICE, OTHER),
         "text": TextSpan(4, (0, 1, 5)), **changes,
@@ -111,7 +112,7 @@ class Process:
         self.asked: list[Generate] = []
         self.answers: list[list[TalkerRows] | Exception] = []
 
-    async def start(self, message: Generate) -> AsyncGenerator[TalkerRows, None]:
+    async def start(self, message: Generate) -> RowGenerator:
         self.asked.append(message)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Literal
 
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Arrival, Sampling, SpeechRequest, TalkerEngine, TalkerRows
 from talker.engine import TalkerProcessEngine
-from talker.fake import FakeTalker
+from talker.messages import NewRows
 from talker.pending_requests import RowStream
 
 
@@ -90,15 +93,17 @@ async def test_fake_talker_refuses_unspeakable_text_and_unknown_voice(
     assert error.value.code is code
 
 
-def rows(*codes: int) -> bytes:
-    return np.repeat(np.array(codes, np.int16), 2).tobytes()
+def put(stream: RowStream, *codes: int, finish: Literal["", "stop", "length"] = "") -> None:
+    """Add rows of two equal codes."""
+    rows = np.repeat(np.array(codes, np.int16), 2).tobytes()
+    stream.put(NewRows(1, rows, finish), time.monotonic())
 
 
 async def test_row_stream_joins_waiting_rows_with_end() -> None:
     stream = RowStream(2, 4)
-    stream.put(rows(1), "")
-    stream.put(rows(2, 3), "length")
-    stream.put(rows(9), "")  # ignored after the end
+    put(stream, 1)
+    put(stream, 2, 3, finish="length")
+    put(stream, 9)  # ignored after the end
     piece = await stream.next()
     assert piece.rows.tolist() == [[1, 1], [2, 2], [3, 3]]
     assert piece.finish == "length"
@@ -107,15 +112,15 @@ async def test_row_stream_joins_waiting_rows_with_end() -> None:
 
 async def test_row_stream_marks_rows_put_together_as_evenly_made() -> None:
     stream = RowStream(2, 64)
-    stream.put(rows(1), "")
-    stream.put(rows(2, 3, 4, 5), "stop")
+    put(stream, 1)
+    put(stream, 2, 3, 4, 5, finish="stop")
     came = (await stream.next()).came
     assert [(arrival.rows, arrival.evenly) for arrival in came] == [(1, False), (4, True)]
 
 
 async def test_row_stream_yields_rows_before_failure() -> None:
     stream = RowStream(2, 4)
-    stream.put(rows(1), "")
+    put(stream, 1)
     stream.fail(BackendError(ErrorCode.ENGINE_FAILED, "gone"))
     assert (await stream.next()).rows.tolist() == [[1, 1]]
     for _ in range(2):
@@ -128,18 +133,18 @@ async def test_row_stream_wakes_waiting_consumer() -> None:
     waiting = asyncio.create_task(stream.next())
     await asyncio.sleep(0)
     assert not waiting.done()
-    stream.put(rows(5), "stop")
+    put(stream, 5, finish="stop")
     assert (await waiting).finish == "stop"
 
 
 async def test_row_stream_marks_pause_in_arrivals() -> None:
     stream = RowStream(2, 1)
-    stream.put(rows(1), "")
-    stream.put(rows(2), "")
+    put(stream, 1)
+    put(stream, 2)
     assert stream.is_full
     stream.resume()
     before = await stream.next()
-    stream.put(rows(3), "stop")
+    put(stream, 3, finish="stop")
     came = before.came + (await stream.next()).came
     assert [arrival.rows for arrival in came] == [1, 1, 0, 1]
     assert [arrival.at for arrival in came] == sorted(arrival.at for arrival in came)

@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
-import tiny_v2
 import torch
-from harness import RUNNER, Oracle, hear, idle, random_voice, running, spelled, text, warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from benchmarks.reference_higgs_v2 import HiggsV2Reference
+from benchmarks.reference_talker import Chance, uniform
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import Reference, Sampling
 from talker.checkpoint import open_checkpoint
@@ -28,10 +29,20 @@ from talker.families.higgs_v2.prompts import SCENE, SPEAKERS_SYSTEM, SYSTEM
 from talker.frames import FRAME_BASE, FrameTable
 from talker.noise import log_uniform
 from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
-from talker.reference import Chance, uniform
 from talker.sampler import REPETITION_MARK, DelayedRowSampler, Draw, Repetition
 from talker.shape import CheckpointError
-from tests.talker.higgs_v2_oracle import HiggsV2Reference
+from tests.talker import tiny_v2
+from tests.talker.harness import (
+    RUNNER,
+    Oracle,
+    hear,
+    idle,
+    random_voice,
+    running,
+    spelled,
+    text,
+    warm,
+)
 
 BOOKS, CODES, STOP, TEXT_ID = 4, 10, 3, 7
 BOC, EOC = 8, 9
@@ -532,7 +543,10 @@ async def test_streams_match_oracle(
 async def test_ras_of_each_stream_matches_oracle(engine: TalkerProcessEngine, folder: Path) -> None:
     """The streams of one batch differ in window and count, and one has no RAS."""
     asked = [(0, None), (2, 1), (16, 1), (None, None)]
-    draws = [replace(quiet(i), ras_win_len=w, ras_max_repeat=m) for i, (w, m) in enumerate(asked)]
+    draws = [
+        msgspec.structs.replace(quiet(i), ras_win_len=w, ras_max_repeat=m)
+        for i, (w, m) in enumerate(asked)
+    ]
     heard = await asyncio.gather(*(hear(engine, text(1), draw, rows=ROWS) for draw in draws))
     redrawn = []
     for number, (rule, got) in enumerate(zip((None, (2, 1), (16, 1), (7, 2)), heard, strict=True)):
@@ -542,6 +556,43 @@ async def test_ras_of_each_stream_matches_oracle(engine: TalkerProcessEngine, fo
     assert redrawn[0] == 0
     assert min(redrawn[1:3]) > 0
     await idle(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(RUNNER != "v2", reason="Triton is Model Runner V2's")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_step_kernels_match_oracle(folder: Path) -> None:
+    """Streams differ in sampling and repetition. Prefills with voices run beside decodes, and the
+    KV cache is small.
+    """
+    asked = [(2, 1), (16, 1), (0, None), (None, None), (5, 2)]
+    rules = [(2, 1), (16, 1), None, (7, 2), (5, 2)]
+    voices = ["default", "alto", "default", "bass", "default"]
+    draws = [
+        msgspec.structs.replace(draw, ras_win_len=window, ras_max_repeat=most)
+        for draw, (window, most) in zip(
+            [quiet(0), warm(1, temperature=0.7), warm(2, top_k=1024), quiet(3), warm(4, top_p=0.3)],
+            asked,
+            strict=True,
+        )
+    ]
+    room: dict[str, Any] = {"max_positions": 768, "kv_positions": 800, "prefix_caching": False}
+    async with running(folder, engine="inprocess", step_kernels="on", **room) as engine:
+        assert engine.info is not None
+        assert engine.info.step_kernels
+        heard = await asyncio.gather(
+            *(
+                hear(engine, text(i), draw, voice=voice, rows=ROWS)
+                for i, (draw, voice) in enumerate(zip(draws, voices, strict=True))
+            )
+        )
+    redrawn = 0
+    for i, rule in enumerate(rules):
+        talker = HiggsV2Reference(folder, ras=rule)
+        wanted = Oracle(folder, talker).speak(text(i), draws[i], voices[i], ROWS)
+        assert heard[i].same(wanted), f"stream {i}"
+        redrawn += talker.redrawn
+    assert redrawn > 0
 
 
 @pytest.mark.slow
@@ -575,8 +626,8 @@ async def test_several_references_match_oracle(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_preempted_and_chunked_streams_match_oracle(converted: Path, oracle: Oracle) -> None:
     """In transformers' format, which gives the same codes; chunked prefill and a small KV cache."""
-    tight = {
-        "max_positions": 512, "kv_positions": 544, "max_batched_positions": 67, "max_num_seqs": 12,
+    tight: dict[str, Any] = {
+        "max_positions": 384, "kv_positions": 416, "max_batched_positions": 67, "max_num_seqs": 12,
     }  # fmt: skip
     async with running(converted, engine="inprocess", **tight) as engine:
         heard = await asyncio.gather(

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny_v2
-from harness import random_voice, spelled
 
 from talker.checkpoint import open_checkpoint
 from talker.families.higgs_v2.normalisation import normalise
 from talker.families.higgs_v2.prompts import SCENE, SPEAKERS_SYSTEM
 from talker.prompts import Prompt, PromptBuilder, ReferenceVoice
+from tests.talker import tiny_v2
+from tests.talker.harness import random_voice, spelled
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import tiny
-from harness import MAX_ROWS, Oracle, hear, running, text, warm
 from safetensors.torch import save_file
 
 from streaming.delay import DelayReverter
 from talker.checkpoint import open_checkpoint
+from tests.talker import tiny
+from tests.talker.harness import MAX_ROWS, Oracle, hear, running, text, warm
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-import small_hub
 
 import codec.workers
 import talker.engine
@@ -18,8 +17,10 @@ from ipc.supervisor import Program, Watch
 from service.build import build_runtime
 from service.settings import Settings
 from talker.checkpoint import open_checkpoint
+from talker.engine import TalkerProcessEngine
 from talker.hub import ModelFolder
 from talker.shape import CheckpointError
+from tests.talker import small_hub
 
 
 @pytest.fixture
@@ -85,6 +86,40 @@ async def test_download_error_names_offline_mode(monkeypatch: pytest.MonkeyPatch
         await ModelFolder("nobody/nothing").find(nothing)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        ((404, "RepoNotFound"), "there is no such model, or it is private"),
+        ((401, "RepoNotFound"), "there is no such model, or it is private"),
+        ((403, "GatedRepo"), "it is gated"),
+        ((401, ""), "it answers with status 401: check HF_TOKEN"),
+        ((403, ""), "it answers with status 403: check HF_TOKEN"),
+        ((400, ""), "it answers with status 400"),
+    ],
+)
+async def test_refusal_of_hub_is_one_line_with_reason(
+    hub: small_hub.SmallHub,
+    capfd: pytest.CaptureFixture[str],
+    refusal: tuple[int, str],
+    reason: str,
+) -> None:
+    hub.refusal = refusal
+    with pytest.raises(CheckpointError) as error:
+        await ModelFolder(small_hub.MODEL).find(nothing)
+    assert str(error.value).startswith(f"cannot get org/voice from the hub: {reason}")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_unreachable_hub_is_named(
+    monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused_tcp_port}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(CheckpointError, match=r"the hub: it cannot be reached"):
+        await ModelFolder("org/voice").find(nothing)
+
+
 async def test_download_process_death_is_reported(
     hub: small_hub.SmallHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,10 +160,12 @@ async def test_talker_and_codec_read_same_resolved_folder(
     (tmp_path / "link").symlink_to(tiny_checkpoint)
     settings = Settings(model=str(tmp_path / "link"))
     runtime = build_runtime(settings, lambda worker, phase, seconds: None)
-    decoding = asyncio.create_task(runtime.codec.start())
+    decoding = asyncio.create_task(runtime.engines.codec.start())
     await asyncio.sleep(0)
     assert not decoding.done()
-    await runtime.talker.start()
+    engine = runtime.engines.talker
+    assert isinstance(engine, TalkerProcessEngine)
+    await engine.start()
     await decoding
-    assert read == [str(await runtime.talker.folder.found())] * 2 == [str(tiny_checkpoint)] * 2
-    await asyncio.gather(runtime.talker.stop(), runtime.codec.stop())
+    assert read == [str(await engine.folder.found())] * 2 == [str(tiny_checkpoint)] * 2
+    await asyncio.gather(runtime.engines.talker.stop(), runtime.engines.codec.stop())

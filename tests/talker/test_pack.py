@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from harness import GREEDY, hear, running, text, warm
-from quantised import CONFIGS, quantise_checkpoint
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -22,6 +19,9 @@ from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
 from talker.vllm_setup import make_plan
 from talker.weights import weight_files
+from tests.talker import tiny
+from tests.talker.harness import GREEDY, hear, running, text, warm
+from tests.talker.quantised import CONFIGS, quantise_checkpoint
 
 HEAD = "tied.embedding.modality_embeddings.0.embedding.weight"
 
@@ -48,6 +48,7 @@ def test_pack_equals_compressed_tensors() -> None:
 
 def test_packed_checkpoint_keeps_embeddings_and_heads(tiny_checkpoint: Path, packed: Path) -> None:
     opened = open_checkpoint(str(packed))
+    assert opened.quantisation is not None
     assert opened.quantisation.method == "compressed-tensors"
     before = load_file(tiny_checkpoint / "model.safetensors")
     after = load_file(packed / "model.safetensors")
@@ -91,7 +92,9 @@ def test_fp8_weights_need_quantization_config(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
     file.write_text(json.dumps(config))
-    assert open_checkpoint(str(tmp_path)).quantisation.method == "fp8"
+    quantisation = open_checkpoint(str(tmp_path)).quantisation
+    assert quantisation is not None
+    assert quantisation.method == "fp8"
 
 
 def test_packed_shards_equal_packed_file(packed: Path, tmp_path: Path) -> None:
@@ -184,6 +187,7 @@ def test_quantised_checkpoint_keeps_head_in_every_format(
     tiny_checkpoint: Path, quantised: Path
 ) -> None:
     opened = open_checkpoint(str(quantised))
+    assert opened.quantisation is not None
     assert opened.quantisation.method == CONFIGS[quantised.name]["quant_method"]
     before, after = (load_file(f / "model.safetensors") for f in (tiny_checkpoint, quantised))
     changed = {name for name in before if after[name].dtype != before[name].dtype}

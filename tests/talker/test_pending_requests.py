@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import RowDemand, RowGenerator
@@ -13,6 +16,7 @@ from talker.conversation import Gone
 from talker.messages import (
     Abort,
     Failed,
+    FailureReason,
     FromGateway,
     Generate,
     NewRows,
@@ -23,7 +27,9 @@ from talker.messages import (
 )
 from talker.pending_requests import RETRY_AFTER_MS, PendingRequests
 
+Finish = Literal["", "stop", "length"]
 BOOKS, HOLD, MOST = 2, 3, 2
+DUE_S = 12.5
 
 
 def no_engine() -> BackendError:
@@ -43,7 +49,13 @@ class Process:
             raise no_engine()
         self.got.append(message)
 
-    def make(self, handle: int, count: int, finish: str = "", spoken: bytes = b"") -> None:
+    def make(
+        self,
+        handle: int,
+        count: int,
+        finish: Finish = "",
+        spoken: bytes = b"",
+    ) -> None:
         new = NewRows(handle, bytes(2 * BOOKS * count), finish, spoken)
         self.flight.on_message(Step(1, [new]))
 
@@ -58,11 +70,12 @@ def process() -> Process:
 
 
 def asking(handle: int) -> Generate:
-    return Generate(handle, (1, 2), 50, 1.0, 0.9, 5, 3)
+    return Generate(handle, (1, 2), 50, 1.0, 0.9, 5, 3, deadline_s=DUE_S)
 
 
 def speak(process: Process, handle: int = 1) -> RowGenerator:
-    return process.flight.speak(asking(handle), BOOKS, f"r-{handle}")
+    message = replace(asking(handle), deadline_s=0.0)
+    return process.flight.speak(message, BOOKS, f"r-{handle}", deadline=lambda: DUE_S)
 
 
 async def begin(process: Process, handle: int = 1) -> RowGenerator:
@@ -114,8 +127,22 @@ async def test_stream_with_waiting_rows_is_paused_until_consumed(
         assert process.got[said:] == [Pause(1)]
         piece = await anext(stream)
         assert len(piece.rows) == HOLD + 2
-        assert process.got[said:] == [Pause(1), Resume(1)]
+        assert process.got[said:] == [Pause(1), Resume(1, DUE_S)]
         assert [arrival.rows for arrival in piece.came][-1] == 0  # held back until now
+    await stream.aclose()
+
+
+async def test_request_without_deadline_yields_only_for_a_time(process: Process) -> None:
+    """Requests of later deadlines, such as those that come after a minute, wait for it."""
+    before_s = time.monotonic()
+    stream = process.flight.speak(asking(1), BOOKS)
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    (message,) = process.got
+    assert isinstance(message, Generate)
+    assert before_s < message.deadline_s < before_s + 60
+    process.make(1, 1, "stop")
+    await waiting
     await stream.aclose()
 
 
@@ -206,7 +233,7 @@ async def test_stream_interval_is_sent_only_when_changed(process: Process) -> No
 
 @pytest.mark.parametrize("finish", ["", "stop"])
 async def test_stream_waits_for_demand_delay_and_returns_all_rows(
-    process: Process, monkeypatch: pytest.MonkeyPatch, finish: str
+    process: Process, monkeypatch: pytest.MonkeyPatch, finish: Finish
 ) -> None:
     stream, delays, is_over = await begin(process), list[float](), asyncio.Event()
     sleep = asyncio.sleep
@@ -240,6 +267,20 @@ async def test_failed_request_gets_error_of_reason(process: Process) -> None:
         await anext(other)
     assert error.value.code is ErrorCode.ENGINE_FAILED
     assert process.got == [asking(1), asking(2)]
+
+
+async def test_failures_of_model_are_told_apart_in_error_and_count(process: Process) -> None:
+    told = {}
+    for handle, reason in enumerate(get_args(FailureReason), 1):
+        stream = await begin(process, handle)
+        process.flight.on_message(Failed(handle, reason, 0))
+        with pytest.raises((BackendError, Gone)) as error:
+            await anext(stream)
+        told[reason] = getattr(error.value, "message", "")
+    assert "not finite" in told["logits"]
+    assert "codebook" in told["code"]
+    assert len({told[reason] for reason in ("refused", "lost", "broken")}) == 1
+    assert process.flight.failures == {reason: 1 for reason in told if reason != "gone"}
 
 
 async def test_log_joins_failed_request_of_process_to_client_request_id(

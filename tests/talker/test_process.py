@@ -9,22 +9,25 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
-import tiny
-from harness import GREEDY, Heard, hear, idle, running, text, until, warm
+from safetensors.torch import load_file, save_file
 
 from ipc.supervisor import ChildFailed
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.ports import Sampling, SpeechRequest
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
-from talker.messages import Generate, VoiceRows
+from talker.messages import Generate, Ready, VoiceRows
 from talker.process import warm_up_request
+from talker.request_builder import Standalone
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
+from tests.talker import tiny
+from tests.talker.harness import GREEDY, Heard, hear, idle, running, text, until, warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -52,7 +55,7 @@ async def test_first_start_inspects_no_model_in_subprocess(
 
 
 def a_prompt(handle: int, **changes: object) -> Generate:
-    made = {
+    made: dict[str, Any] = {
         "handle": handle, "ids": (1, 2, 3), "max_frames": 5, "temperature": 1.0, "top_p": 0.95,
         "top_k": 50, "seed": 1, **changes,
     }  # fmt: skip
@@ -93,7 +96,9 @@ async def test_malformed_request_fails_alone(
     builder = engine._builder
     assert builder is not None
     with monkeypatch.context() as patched:
-        patched.setattr(builder, "message", lambda request, handle: a_prompt(handle, **changes))
+        patched.setattr(
+            builder, "build", lambda request, handle: Standalone(a_prompt(handle, **changes), 0)
+        )
         with pytest.raises(BackendError) as error:
             await hear(engine, "never read")
     assert error.value.code is ErrorCode.ENGINE_FAILED
@@ -107,13 +112,28 @@ async def test_malformed_request_fails_alone(
 async def test_requests_beyond_max_outstanding_are_refused_at_once(
     engine: TalkerProcessEngine,
 ) -> None:
-    tasks = [asyncio.create_task(hear(engine, text(i))) for i in range(8)]
+    held = asyncio.Event()  # a request is outstanding until its listener has taken the end
+    tasks = [asyncio.create_task(hear(engine, text(i), after_first=held.wait)) for i in range(8)]
     await until(lambda: engine.outstanding == 8)
     with pytest.raises(CapacityError) as error:
         await hear(engine, text(0))
     assert error.value.code is ErrorCode.OVERLOADED
     assert error.value.retry_after_ms
+    held.set()
     assert all(heard.finish for heard in await asyncio.gather(*tasks))
+
+
+@pytest.mark.parametrize(
+    ("settings", "outstanding"),
+    [({}, 600), ({"data_parallel_size": 2}, 1200), ({"max_outstanding": 70}, 70)],
+)
+async def test_outstanding_requests_follow_the_processs_capacity(
+    settings: dict[str, Any], outstanding: int
+) -> None:
+    engine = TalkerProcessEngine("unread", TalkerSettings(**settings))
+    assert engine._pending.max_pending == settings.get("max_outstanding", 256), "before it is known"
+    engine._on_ready(Ready(8, 1024, 512, 300, "async", "v2", "bfloat16", {}, {}))
+    assert engine._pending.max_pending == outstanding
 
 
 @pytest.mark.parametrize(
@@ -218,7 +238,7 @@ async def test_engine_cores_die_with_talker_process(tiny_checkpoint: Path) -> No
     async with running(tiny_checkpoint, engine="async") as engine:
         assert engine.pid is not None
         family = descendants(engine.pid)
-        assert family, "AsyncLLM has processes of its own"
+        assert family, "the engine cores are processes of their own"
         os.kill(engine.pid, signal.SIGKILL)
         await until(lambda: not any(map(is_running, family)))
 
@@ -230,6 +250,8 @@ async def test_invalid_checkpoint_starts_no_process(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         await engine.start()
     assert (engine.pid, engine.is_ready) == (None, False)
+    with pytest.raises(RuntimeError):
+        _ = engine.spec
     with pytest.raises(BackendError) as error:
         engine.check(SpeechRequest("r", "hello", sampling=GREEDY))
     assert error.value.code is ErrorCode.NOT_READY
@@ -253,6 +275,47 @@ async def test_talker_process_reports_checkpoint_error(
     )
     with pytest.raises(ChildFailed, match=r"model\.safetensors"):
         await engine.start()
+    await engine.stop()
+
+
+def with_nan(folder: Path, row: int) -> Path:
+    """A tiny checkpoint whose text embedding of one id is not a number."""
+    file = tiny.write_checkpoint(folder) / "model.safetensors"
+    tensors = load_file(file)
+    (name,) = (name for name, one in tensors.items() if one.shape == (tiny.TEXT_ROWS, tiny.HIDDEN))
+    tensors[name][row] = float("nan")
+    save_file(tensors, file, metadata={"format": "pt"})
+    return folder
+
+
+async def test_logits_that_are_not_finite_fail_and_process_is_replaced(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """On a CPU they would be spoken as noise, and so would all that comes after them: vLLM's
+    attention keeps what is not a number.
+    """
+    prompts = open_checkpoint(str(tiny_checkpoint)).prompt_builder(1024)
+    row = next(id for id in prompts.build("zoo").ids if id not in prompts.build("hello").ids)
+    async with running(with_nan(tmp_path, row), engine="inprocess") as engine:
+        healthy = await hear(engine, "hello", GREEDY)
+        assert healthy.finish
+        for _ in range(3):
+            with pytest.raises(BackendError, match="not finite") as error:
+                await hear(engine, "zoo", GREEDY)
+            assert error.value.code is ErrorCode.ENGINE_FAILED
+        assert {name: n for name, n in engine.failures.items() if n} == {"logits": 3}
+        await until(lambda: engine.restarts == 1 and engine.is_ready)
+        assert (await hear(engine, "hello", GREEDY)).rows.tobytes() == healthy.rows.tobytes()
+
+
+async def test_model_that_cannot_speak_at_all_is_reported_without_restart(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    row = open_checkpoint(str(tiny_checkpoint)).prompt_builder(1024).build("hello").ids[0]
+    engine = TalkerProcessEngine(str(with_nan(tmp_path, row)), TalkerSettings(engine="inprocess"))
+    with pytest.raises(ChildFailed, match=r"warm-up.*logits"):
+        await engine.start()
+    assert engine.restarts == 0
     await engine.stop()
 
 
@@ -291,7 +354,7 @@ async def test_talker_settings_reject_invalid_arguments(argument: str) -> None:
 
 async def test_engine_module_imports_no_torch_vllm_or_transformers() -> None:
     code = (
-        "import sys, json, talker.engine, talker.fake;"
+        "import sys, json, talker.engine, loadtest.fakes.talker;"
         "print(json.dumps([m for m in ('torch', 'vllm', 'transformers') if m in sys.modules]))"
     )
     child = await asyncio.create_subprocess_exec(

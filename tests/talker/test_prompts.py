@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
-from harness import random_voice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -21,6 +19,8 @@ from talker.checkpoint import open_checkpoint
 from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 from talker.prompts import MAX_VOICE_ROWS, PromptBuilder, ReferenceVoice
 from talker.shape import CheckpointError
+from tests.talker import tiny
+from tests.talker.harness import random_voice
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 FULL_WIDTH = str.maketrans({"<": "＜", "|": "｜", ">": "＞"})

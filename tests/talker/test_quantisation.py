@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness import GREEDY, hear, running, text
 
 from benchmarks.quantisation import (
     SCHEMES,
@@ -19,10 +18,11 @@ from benchmarks.quantisation import (
     measure,
     odds,
 )
+from benchmarks.reference_talker import ReferenceTalker
 from ipc.supervisor import ChildFailed
 from talker.checkpoint import open_checkpoint
-from talker.reference import ReferenceTalker
 from talker.settings import TalkerSettings, check_preset, quantization_method
+from tests.talker.harness import GREEDY, hear, running, text
 
 KNOWN = frozenset({"fp8_per_channel"})
 

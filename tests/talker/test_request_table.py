@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 
 from talker.frames import FRAME_BASE
-from talker.messages import Generate, NewRows, VoiceRows
+from talker.messages import AppendText, Generate, NewRows, VoiceRows
 from talker.request_table import RequestState, RequestTable
 
+Finish = Literal["", "stop", "length"]
 IDS = (1, 2, 3)
 
 
@@ -17,7 +20,7 @@ def requests() -> RequestTable:
     return RequestTable(slots=1024, cores=2)
 
 
-def ask(requests: RequestTable, handle: int, **changes: object) -> RequestState:
+def ask(requests: RequestTable, handle: int, **changes: Any) -> RequestState:
     state = requests.add(Generate(handle, IDS, 50, 1.0, 0.9, 5, 3, **changes))
     assert state is not None
     return state
@@ -57,6 +60,17 @@ def test_engine_id_is_invalid_after_pause_or_drop(requests: RequestTable) -> Non
     assert requests.of(state.engine_id) is state
     requests.drop(1)
     assert requests.of(state.engine_id) is None
+
+
+def test_engine_id_of_reused_handle_is_new(requests: RequestTable) -> None:
+    """The engine may still be busy with the request that had the handle before."""
+    first = ask(requests, 1).engine_id
+    requests.drop(1)
+    again = ask(requests, 1)
+    assert again.engine_id != first
+    assert requests.of(first) is None
+    assert requests.of(again.engine_id) is again
+    assert [state.engine_id for state in requests.working] == [again.engine_id]
 
 
 def test_gather_size_survives_pause(requests: RequestTable) -> None:
@@ -116,7 +130,7 @@ class Rows:
         self.heard: list[NewRows] = []
         self._state = ask(requests, handle)
 
-    def make(self, count: int = 1, finish: str = "", together: int = 1) -> None:
+    def make(self, count: int = 1, finish: Finish = "", together: int = 1) -> None:
         """Make ``count`` pieces of ``together`` rows each."""
         for _ in range(count):
             made = np.arange(self._made, self._made + together)
@@ -212,3 +226,66 @@ def test_paused_request_releases_held_rows(requests: RequestTable) -> None:
     requests.resume(1)
     rows.make(8)
     assert rows.sizes == [3, 8], "what was asked for holds in the next stretch"
+
+
+def speak(state: RequestState, frames: int) -> None:
+    """Record frames that the engine has made."""
+    state.frame_ids += [FRAME_BASE + len(state.frame_ids) + n for n in range(frames)]
+
+
+def test_stretch_is_as_long_as_its_text(requests: RequestTable) -> None:
+    state = ask(requests, 1, track=(7, 8), is_open=True)
+    assert (state.is_working, state.stretch_frames, state.coming_text) == (True, 2, [2, 7, 8])
+    assert requests.append(AppendText(1, (9,))) is None  # the stretch goes on as it is
+    speak(state, 2)
+    assert requests.end_stretch(state) is None  # one id is too few for the next one
+    assert (requests.live, 1 in requests) == (0, True)
+    assert requests.append(AppendText(1, (10, 11))) is None
+    assert requests.append(AppendText(1, (12,))) is state
+    assert (state.stretch_frames, state.coming_text) == (4, [4, 9, 10, 11, 12])
+    speak(state, 4)
+    assert requests.end_stretch(state) is None
+    assert requests.append(AppendText(1, (13,), max_frames=30)) is state
+    assert (state.stretch_frames, state.coming_text) == (24, [8, 13])
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_text_that_comes_in_a_pause_waits_for_its_end(
+    requests: RequestTable, is_last: bool
+) -> None:
+    state = ask(requests, 1, track=(7, 8), is_open=True)
+    speak(state, 2)
+    assert requests.pause(1) is state
+    assert requests.append(AppendText(1, (9,) * 5, 40 if is_last else None)) is None
+    assert requests.live == 0
+    assert requests.resume(1) is state
+    assert state.stretch_frames == (38 if is_last else 5)
+
+
+def test_request_that_waits_for_text_can_be_paused_and_dropped(requests: RequestTable) -> None:
+    state = ask(requests, 1, track=(), is_open=True)
+    assert not state.is_working
+    assert requests.pause(1) is None
+    assert requests.resume(1) is None
+    assert requests.append(AppendText(1, (7,))) is state
+    speak(state, 1)
+    assert requests.end_stretch(state) is None
+    assert requests.drop(1) is state
+    assert requests.append(AppendText(1, (8,) * 9)) is None
+    assert requests.live == 0
+
+
+def test_limit_of_client_ends_request_whose_text_goes_on(requests: RequestTable) -> None:
+    state = ask(requests, 1, track=(7,) * 60, is_open=True)
+    assert state.stretch_frames == 50
+    speak(state, 50)
+    assert state.frames_left == 0
+
+
+def test_waiting_request_releases_rows_that_were_held_back(requests: RequestTable) -> None:
+    state = ask(requests, 1, track=(7, 8), is_open=True)
+    requests.gather(1, 8)
+    speak(state, 2)
+    assert requests.collect(NewRows(1, b"ab", "")) is None
+    assert state.release_waiting() == NewRows(1, b"ab", "", waits=True)
+    assert state.release_waiting() == NewRows(1, b"", "", waits=True)

@@ -12,16 +12,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from embedded.training.scripts import Utterance, write
+from benchmarks.reference_talker import uniform
+from talker.families.delayed import DelayedShape
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests, slots_for
 from talker.noise import NOISE_BITS, log_uniform
-from talker.reference import uniform
-from talker.sampler import RAS_KEY, DelayedRowSampler, Draw, Repetition, choose_codes, draw_of
+from talker.sampler import (
+    RAS_KEY,
+    CodeMask,
+    DelayedRowSampler,
+    Draw,
+    Repetition,
+    TextTrack,
+    choose_codes,
+    draw_of,
+)
+from talker.shape import BackboneShape
+from training.scripts import Utterance, write
 
 BOOKS, CODES, STOP = 4, 10, 3
 BOC, EOC = 8, 9
 TEXT_ID = 7
 NO_STATES = torch.zeros(1, 2).long()
+SHAPE = DelayedShape(
+    num_codebooks=BOOKS,
+    codebook_size=CODES - 2,
+    codebook_rows=CODES,
+    boc=BOC,
+    eoc=EOC,
+    stop_id=STOP,
+    backbone=BackboneShape(16, 8, 8, 1, 1, 1, 8, 64, 1e4, 1e-6),
+)
 
 
 def greedy(batch: int) -> Draw:
@@ -145,12 +165,33 @@ def test_lost_request_gets_lost_row_and_stop_id() -> None:
     assert len(set(codes[1].tolist())) == BOOKS, "the channel may be a dictionary by code"
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("code", [0, BOC, EOC])
+def test_logits_that_are_not_finite_are_reported_for_their_request_alone(
+    bad: float, code: int
+) -> None:
+    rows, whole = sampler(), sampler()
+    given = logits_for([[1, 2, 3, 4]] * 3)
+    last, at, lost = torch.full((3,), TEXT_ID), torch.zeros(3).long(), torch.zeros(3).bool()
+    wanted_ids, wanted = whole.step(given.clone(), last, at, lost, greedy(3))
+    given[1, 2 * CODES + code] = bad
+    ids, codes = rows.step(given, last, at, lost, greedy(3))
+    assert (int(ids[1]), int(codes[1, 0])) == (STOP, rows.broken_row)
+    assert len({rows.lost_row, *codes[1].tolist()}) == BOOKS + 1
+    assert torch.equal(ids[[0, 2]], wanted_ids[[0, 2]])
+    assert torch.equal(codes[[0, 2]], wanted[[0, 2]])
+
+
+def test_logits_of_minus_infinity_exclude_codes_but_not_all_of_a_codebook() -> None:
+    given = logits_for([[1, 2, 3, 4]] * 2).view(2, BOOKS, CODES)
+    given[0, :, 5:BOC] = -math.inf
+    given[1, 3] = -math.inf
+    assert sampler().find_broken(given.flatten(1)).tolist() == [False, True]
+
+
 def test_stream_whose_earlier_rows_are_lost_gets_lost_row() -> None:
     """Its last row is still in the table, but a repeated code could no longer be seen."""
-    shape = SimpleNamespace(
-        num_codebooks=BOOKS, codebook_rows=CODES, boc=BOC, eoc=EOC, stop_id=STOP
-    )
-    rows = DelayedRowSampler.from_rules(8, shape, {"look_back": 3})
+    rows = DelayedRowSampler.from_rules(8, SHAPE, {"look_back": 3})
     last, others = torch.tensor([TEXT_ID]), torch.tensor([TEXT_ID])
     for _ in range(3):
         last, _ = step(rows, [[1, 2, 3, 4]], last)
@@ -162,14 +203,11 @@ def test_stream_whose_earlier_rows_are_lost_gets_lost_row() -> None:
 
 
 def test_sampler_rules_limit_codebooks_that_end_a_stream() -> None:
-    shape = SimpleNamespace(
-        num_codebooks=BOOKS, codebook_rows=CODES, boc=BOC, eoc=EOC, stop_id=STOP
-    )
-    assert DelayedRowSampler.from_rules(8, shape, {}).table.look_back_rows == 0
-    assert DelayedRowSampler.from_rules(8, shape, {"end_codebooks": BOOKS}).end_codebooks == BOOKS
+    assert DelayedRowSampler.from_rules(8, SHAPE, {}).table.look_back_rows == 0
+    assert DelayedRowSampler.from_rules(8, SHAPE, {"end_codebooks": BOOKS}).end_codebooks == BOOKS
     for wrong in (0, BOOKS + 1):
         with pytest.raises(ValueError, match=f"from 1 to {BOOKS}"):
-            DelayedRowSampler.from_rules(8, shape, {"end_codebooks": wrong})
+            DelayedRowSampler.from_rules(8, SHAPE, {"end_codebooks": wrong})
 
 
 def test_overwritten_slot_is_stale() -> None:
@@ -263,7 +301,7 @@ def test_draw_keeps_parameters_of_each_request() -> None:
     assert (draw.widest, draw.same_width) == (CODES, False)
     assert draw.repetition is not None
     assert draw.repetition.window.tolist() == [6, 0, 0, 0]
-    assert draw.repetition.most.tolist() == [2, 1, 1, 1]
+    assert draw.repetition.max_repeat.tolist() == [2, 1, 1, 1]
     alike = draw_of(asked[:1] * 2, CODES, watches_repetition=False)
     assert (alike.widest, alike.same_width, alike.repetition) == (7, True, None)
 
@@ -281,7 +319,7 @@ def test_move_changes_every_tensor_of_draw() -> None:
             assert moved.repetition is None
         else:
             assert moved.repetition is not None
-            assert (moved.repetition.window.item(), moved.repetition.most.item()) == (16, 12)
+            assert (moved.repetition.window.item(), moved.repetition.max_repeat.item()) == (16, 12)
 
 
 @pytest.mark.parametrize(
@@ -405,3 +443,20 @@ def _is_clear(logits: np.ndarray, draw: tuple) -> bool:
     odds = np.exp(heat - heat[0])
     before = np.cumsum(odds / odds.sum()) - odds / odds.sum()
     return bool(np.abs(before - draw[2]).min() > 1e-5)
+
+
+def test_text_track_gives_each_frame_its_id_and_then_ends() -> None:
+    track = TextTrack.of([(10, 5, 6, 7), (), (3, 8)])
+    ids, has_ended = track.at(torch.tensor([11, 11, 3]), after=99)
+    assert ids.tolist() == [6, 99, 8]
+    assert has_ended.tolist() == [False, True, False]
+    ids, has_ended = track.at(torch.tensor([13, 0, 4]), after=99)
+    assert ids.tolist() == [99, 99, 99]
+    assert has_ended.tolist() == [True, True, True]
+
+
+def test_code_mask_marks_codes_of_first_frames_only() -> None:
+    mask = CodeMask.of([(2, 0, 3), (), (1, 1)])
+    marks = mask.marks(torch.tensor([1, 0, 1]), 4)
+    assert marks.nonzero().tolist() == [[0, 0], [0, 3]]
+    assert mask.marks(torch.tensor([2, 0, 0]), 4).nonzero().tolist() == [[2, 1]]

@@ -84,3 +84,15 @@ def test_number_of_kept_marks_is_limited() -> None:
     for number in range(100):
         runner.add(number % 2, f"r{number}")
     assert len(runner.sampler._left) <= 4
+
+
+def test_dummy_requests_of_a_warm_up_leave_no_mark() -> None:
+    """vLLM 0.33 admits them at slots whose requests have no name."""
+    from vllm import SamplingParams
+
+    runner = Runner(slots=2)
+    for index in range(2):
+        runner.sampler.add_request(index, SamplingParams())
+    runner.add(0, "a")
+    assert runner.run(stale=(1,), a=2) == [True]
+    assert not len(runner.sampler._left)

@@ -5,6 +5,7 @@ They need Triton, which is not in the project's environment: ``make test-v2`` ru
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from torch import Tensor
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs Triton's interpreter: make test-v2", allow_module_level=True)
 
+from talker import sampler as torch_sampler
 from talker.frames import FRAME_BASE, FRAME_SPAN, FrameTable, lost_requests
-from talker.sampler import DelayedRowSampler, Draw
-from talker.step_kernels import StepInputs, StepKernels, embed
+from talker.sampler import DelayedRowSampler, Draw, Repetition
+from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 BOOKS, WIDTH, STOP, TEXT_ID = 8, 70, 3, 7
 BOC, EOC = WIDTH - 2, WIDTH - 1
@@ -28,17 +30,26 @@ BOC, EOC = WIDTH - 2, WIDTH - 1
 SLOTS = 3
 
 
-def sampler(ring: int, width: int = WIDTH, end_books: int = 1) -> DelayedRowSampler:
-    table = FrameTable(ring, BOOKS)
+def sampler(
+    ring: int, width: int = WIDTH, end_books: int = 1, look_back: int = 0
+) -> DelayedRowSampler:
+    table = FrameTable(ring, BOOKS, look_back=look_back)
     return DelayedRowSampler(table, width, width - 2, width - 1, STOP, end_books)
 
 
-def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH) -> Draw:
-    """Random sampling parameters for each row; some rows are greedy."""
+def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH, look_back: int = 0) -> Draw:
+    """Random sampling parameters for each row; some rows are greedy. With a table that looks back,
+    some rows have repetition-aware sampling.
+    """
     top_k = torch.randint(1, width + 5, (batch,), generator=rng)
     top_k[torch.rand(batch, generator=rng) < 0.3] = 1
     top_p = torch.rand(batch, generator=rng) * 0.9 + 0.1
     top_p[torch.rand(batch, generator=rng) < 0.2] = 1.0
+    repetition = None
+    if look_back:
+        window = torch.randint(0, look_back + 1, (batch,), generator=rng)
+        most = 1 + (torch.rand(batch, generator=rng) * window.clamp(1, 4)).long()
+        repetition = Repetition(window, most)
     return Draw(
         temperature=torch.rand(batch, generator=rng) * 1.5 + 0.2,
         top_k=top_k,
@@ -46,6 +57,7 @@ def random_draw(rng: torch.Generator, batch: int, width: int = WIDTH) -> Draw:
         seed=torch.randint(-(1 << 62), 1 << 62, (batch,), generator=rng),
         widest=int(top_k.max()),
         same_width=bool(top_k.min() == top_k.max()),
+        repetition=repetition,
     )
 
 
@@ -78,7 +90,13 @@ class Streams:
     last: Tensor = field(default_factory=lambda: torch.full((SLOTS,), TEXT_ID))
 
     def batch(
-        self, batch: int, eoc: float, stale: float = 0.0, width: int = WIDTH, end_books: int = 1
+        self,
+        batch: int,
+        eoc: float,
+        stale: float = 0.0,
+        width: int = WIDTH,
+        end_books: int = 1,
+        look_back: int = 0,
     ) -> Batch:
         rng = self.rng
         slots = torch.randperm(SLOTS, generator=rng)[:batch]
@@ -88,7 +106,9 @@ class Streams:
         ids = torch.full((tokens,), TEXT_ID)
         ids[ends[1:] - 1] = self.last[slots]
         logits = torch.randn(batch, BOOKS, width, generator=rng) * 3
-        logits[:, :end_books, width - 1] += eoc
+        logits[:, :end_books, width - 2 :] += eoc  # BOC too, which is never drawn
+        if look_back:
+            logits[:, :, 5:8] += 7.0  # codes that repeat
         return Batch(
             StepInputs(
                 slots=slots.int(),
@@ -101,7 +121,7 @@ class Streams:
                 prompts=torch.randint(1, 9, (SLOTS,), generator=rng).int(),
                 lost=torch.zeros(SLOTS, dtype=torch.bool),
             ),
-            random_draw(rng, batch, width),
+            random_draw(rng, batch, width, look_back),
             logits.view(batch, -1),
         )
 
@@ -112,6 +132,7 @@ class Streams:
 
 def assert_same(ours: DelayedRowSampler, theirs: DelayedRowSampler) -> None:
     assert torch.equal(ours.table.cells, theirs.table.cells)
+    assert torch.equal(ours.table.links, theirs.table.links)
     assert int(ours.counter) == int(theirs.counter)
 
 
@@ -135,6 +156,86 @@ def test_kernels_match_torch_through_ramps_and_ring_wraparound(seed: int, end_bo
         ended += int((ids == STOP).sum())
     assert int(ours.counter) > 2 * 16, "the ring has gone round twice"
     assert ended, "a ramp out was in it"
+
+
+@pytest.mark.parametrize(
+    ("look_back", "ring", "end_books", "books_each", "swapped"),
+    [
+        (16, 1024, 1, BOOKS, False),
+        (16, 1024, BOOKS, 2, False),
+        (7, 1024, 3, BOOKS, True),  # not a power of two
+        (2, 256, 1, BOOKS, True),
+        (1, 256, BOOKS, BOOKS, False),  # no links
+        (5, 16, 1, BOOKS, False),  # the ring forgets rows that streams look back at
+    ],
+)
+def test_kernels_draw_repeated_codes_again_as_torch_does(
+    monkeypatch: pytest.MonkeyPatch,
+    look_back: int,
+    ring: int,
+    end_books: int,
+    books_each: int,
+    swapped: bool,
+) -> None:
+    """Windows, counts and the other settings differ from row to row and from step to step; streams
+    begin, end and are left waiting on the way.
+    """
+    redrawn = 0
+
+    def counted(logits: Tensor, codes: Tensor, again: Tensor, *rest: Tensor) -> Tensor:
+        nonlocal redrawn
+        redrawn += int(again.sum())
+        return draw_again(logits, codes, again, *rest)
+
+    draw_again = torch_sampler.draw_again
+    monkeypatch.setattr(torch_sampler, "draw_again", counted)
+    rng = torch.Generator().manual_seed(look_back)
+    ours, theirs = (sampler(ring, end_books=end_books, look_back=look_back) for _ in range(2))
+    for rows in (ours, theirs) if swapped else ():
+        rows.boc, rows.eoc = EOC, BOC
+    assert fits(ours)
+    streams = Streams(rng)
+    kernels, lost = StepKernels(ours, SLOTS, books_each), torch.zeros(SLOTS, dtype=torch.bool)
+    ended = forgotten = 0
+    for number in range(24):
+        eoc = (11.0 if end_books == 1 else 2.0) * (number > 5)
+        batch = streams.batch(1 + number % SLOTS, eoc, end_books=end_books, look_back=look_back)
+        if number % 5 == 4:
+            ones = torch.ones_like(batch.draw.top_k)
+            batch.draw = replace(batch.draw, top_k=ones, widest=1, same_width=True)
+        if number % 10 == 9:
+            batch.draw = replace(batch.draw, repetition=None)
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        assert torch.equal(out.codes, codes), f"step {number}"
+        assert torch.equal(out.ids, ids), f"step {number}"
+        assert_same(ours, theirs)
+        forgotten += int((codes[:, 0] == theirs.lost_row).sum())
+        ended += int((ids == STOP).sum())
+        streams.follow(batch.inputs.slots, ids)
+    assert redrawn > 10
+    assert ended > forgotten
+    assert bool(forgotten) == (ring == 16)
+
+
+@pytest.mark.parametrize("books_each", [BOOKS, 1])
+def test_kernels_report_logits_that_are_not_finite_as_torch_does(books_each: int) -> None:
+    ours, theirs = sampler(64, look_back=3), sampler(64, look_back=3)
+    kernels, lost = StepKernels(ours, SLOTS, books_each), torch.zeros(SLOTS, dtype=torch.bool)
+    streams = Streams(torch.Generator().manual_seed(5))
+    for bad, book, codes_hit in [
+        (math.nan, 0, slice(3, 4)), (math.inf, 7, slice(9, 10)), (-math.inf, 4, slice(None)),
+        (math.nan, 2, slice(BOC, EOC)), (math.inf, 2, slice(BOC, EOC)),
+        (math.nan, 5, slice(EOC, None)), (math.inf, 5, slice(EOC, None)),
+    ]:  # fmt: skip
+        batch = streams.batch(SLOTS, 0.0, look_back=3)
+        batch.logits.view(SLOTS, BOOKS, WIDTH)[1, book, codes_hit] = bad
+        out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
+        ids, codes, _ = batch.torch_form(theirs, lost)
+        assert (int(codes[1, 0]), int(ids[1])) == (theirs.broken_row, STOP)
+        assert torch.equal(out.codes, codes)
+        assert torch.equal(out.ids, ids)
+        streams.follow(batch.inputs.slots, ids)
 
 
 def test_kernels_with_program_per_codebook_match_torch() -> None:
@@ -247,7 +348,7 @@ def test_kernels_draw_lowest_codes_of_equal_logits() -> None:
 
 @pytest.mark.parametrize("widest", [1, 5])
 def test_row_of_logits_that_are_no_numbers_is_marked_and_harms_no_other(widest: int) -> None:
-    """Its codes are beyond their codebooks in the output, and within them in the table."""
+    """Its codes report it in the output, and are within their codebooks in the table."""
     rng = torch.Generator().manual_seed(4)
     ours, theirs = sampler(64), sampler(64)
     kernels, lost = StepKernels(ours, SLOTS, BOOKS), torch.zeros(SLOTS, dtype=torch.bool)
@@ -260,9 +361,8 @@ def test_row_of_logits_that_are_no_numbers_is_marked_and_harms_no_other(widest: 
         out = kernels.step(batch.logits.clone(), batch.inputs, batch.draw)
         ids, codes, _ = batch.torch_form(theirs, lost)
         streams.follow(batch.inputs.slots, ids)
-    assert torch.equal(out.codes[::2], codes[::2])
-    drawn = out.codes[1] - torch.arange(BOOKS) * WIDTH
-    assert drawn.tolist() == [WIDTH if book < 3 else BOC for book in range(BOOKS)]
+    assert torch.equal(out.codes, codes)
+    assert out.codes[1].tolist() == [ours.broken_row + book for book in range(BOOKS)]
     assert int(ours.table.cells[:, :BOOKS].max()) < WIDTH
 
 
@@ -305,8 +405,11 @@ def test_kernels_compile_for_gpu(tmp_path: Path) -> None:
     """Triton's compiler needs no GPU, and refuses much that the interpreter accepts."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     del environment["TRITON_INTERPRET"]
-    command = [sys.executable, Path(__file__).with_name("compile_kernels.py"), "90"]
+    command = [sys.executable, str(Path(__file__).with_name("compile_kernels.py")), "90"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     compiled = {line.split()[0] for line in done.stdout.splitlines()}
-    assert compiled == {"_draw_kernel", "_keep_kernel", "_embed_kernel"}
+    assert compiled == {
+        "_draw_kernel", "_keep_kernel", "_embed_kernel", "_norm_kernel", "_attend_kernel",
+        "_gate_kernel", "_snake_kernel",
+    }  # fmt: skip

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedded.text import normalise
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from talker.checkpoint import Checkpoint, open_checkpoint
@@ -20,7 +19,8 @@ from talker.families.higgs_v3.prompts import CONTROL_TAGS, TAGS
 from talker.prompts import PromptBuilder, PromptSource, ReferenceVoice
 from talker.request_builder import RequestBuilder
 from talker.shape import CheckpointError
-from talker.text_front_end import origins, spoken_lengths
+from text.english.normaliser import normalise
+from text.front_end import FrontEnd, spoken_lengths
 
 EMBEDDED = Path(__file__).parents[2] / "embedded" / "checkpoint"
 TEXTS = st.lists(
@@ -97,26 +97,12 @@ def test_text_starts_are_monotonic_and_within_text(reading: PromptBuilder, text:
     try:
         starts = reading.build(text).text_starts
     except RequestError as error:
-        told = error.code
-        starts = ()
-    else:
-        told = None
-    if not starts:
-        assert told is ErrorCode.INVALID_TEXT
-        return
+        if error.code is ErrorCode.INVALID_TEXT:
+            return
+        raise
     assert all(before <= after for before, after in pairwise(starts))
     assert starts[0] >= 0
     assert starts[-1] == len(text)
-
-
-@given(TEXTS)
-def test_origins_place_each_word_within_source_span(text: str) -> None:
-    spoken = normalise(text)
-    places = origins(spoken, len(text))
-    assert len(places) == len(spoken.text)
-    for word in spoken.spans:
-        for at in range(word.start, word.end):
-            assert word.source_start <= places[at] < word.source_end
 
 
 @given(TEXTS)
@@ -177,24 +163,24 @@ def test_checkpoint_selects_front_end(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "english")))
     request = SpeechRequest("r", "5 km", "default")
     words = len("five kilometers") + len(["tts", "text", "audio"])
-    intake = RequestBuilder(opened, 1024, None, {"english": normalise})
-    assert len(intake.message(request, 1).ids) == words
-    assert intake.spoken_lengths is not None
-    assert intake.spoken_lengths("5 km")[-1] == len("five kilometers")
+    intake = RequestBuilder(opened, 1024, None, {"english": FrontEnd(normalise)})
+    assert len(intake.build(request, 1).message.ids) == words
+    assert intake.spec.spoken_lengths is not None
+    assert intake.spec.spoken_lengths("5 km")[-1] == len("five kilometers")
 
 
 def test_text_is_unchanged_without_front_end(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, None)))
-    intake = RequestBuilder(opened, 1024, None, {"english": normalise})
-    assert intake.spoken_lengths is None
-    said = intake.message(SpeechRequest("r", "km, ok", "default"), 1)
+    intake = RequestBuilder(opened, 1024, None, {"english": FrontEnd(normalise)})
+    assert intake.spec.spoken_lengths is None
+    said = intake.build(SpeechRequest("r", "km, ok", "default"), 1).message
     assert len(said.ids) == len("km, ok") + 3
 
 
 def test_front_end_unknown_name_is_refused(tmp_path: Path) -> None:
     opened = open_checkpoint(str(with_front_end(tmp_path, "klingon")))
     with pytest.raises(CheckpointError, match=r"klingon.*english"):
-        RequestBuilder(opened, 1024, None, {"english": normalise})
+        RequestBuilder(opened, 1024, None, {"english": FrontEnd(normalise)})
 
 
 def test_front_end_name_must_be_string(tmp_path: Path) -> None:

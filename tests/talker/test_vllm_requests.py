@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,7 @@ def test_ids_and_codes_are_bounded_by_model_shape(shape: TalkerShape) -> None:
         {"clips": (clip(0, code=-1),)}, {"clips": (VoiceRows(b"", 0),)}, {"clips": (clip(-1),)},
         {"clips": (VoiceRows(bytes(2 * BOOKS + 2), 0),)}, {"clips": (clip(5, rows=2),)},
         {"clips": (clip(0, rows=3), clip(2))}, {"clips": (clip(4), clip(0))},
+        {"clips": (VoiceRows(bytes(4 * BOOKS), 0, is_vector=True),)},
     ],
 )  # fmt: skip
 def test_request_out_of_bounds_is_refused(shape: TalkerShape, changes: dict[str, Any]) -> None:
@@ -99,6 +100,23 @@ def test_request_out_of_bounds_is_refused(shape: TalkerShape, changes: dict[str,
 
     with pytest.raises(Refused):
         given(shape, **changes)
+
+
+def test_vector_has_size_of_model_and_finite_values(shape: TalkerShape) -> None:
+    from talker.vllm_requests import Refused
+
+    wide = dataclasses.replace(shape, vector_size=3)
+
+    def vector(*values: float) -> VoiceRows:
+        return VoiceRows(np.array(values, np.float32).tobytes(), 1, is_vector=True)
+
+    taken = given(wide, clips=(vector(0.5, -1, 2), clip(2, rows=4)))
+    places = [(p.offset, p.length) for p in taken["mm_placeholders"]["audio"]]
+    assert places == [(1, 1), (2, 4)]
+    odd = VoiceRows(bytes(11), 1, is_vector=True)
+    for wrong in (vector(0.5, 1), vector(1, 2, 3, 4), vector(1, float("nan"), 2), odd):
+        with pytest.raises(Refused, match="vector"):
+            given(wide, clips=(wrong,))
 
 
 def test_history_counts_as_prompt(shape: TalkerShape) -> None:
@@ -141,12 +159,22 @@ def output(
     counter: int = 0,
 ) -> Any:
     """vLLM's output for a request after a step; each codebook's codes have their own offset."""
-    codes = [code + book * shape.codebook_rows for row in rows for book, code in enumerate(row)]
-    beside = [place for at in places for place in (at, -1.0)]
-    channel = SimpleNamespace(token_ids=codes, logprobs=beside or [0.0] * len(codes))
-    ids = [FRAME_BASE + counter + i for i in range(len(rows))]
-    made = SimpleNamespace(logprobs=channel if codes else None, token_ids=ids, finish_reason=reason)
-    return SimpleNamespace(request_id=state.engine_id, outputs=[made])
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.outputs import LogprobsLists
+
+    offsets = np.arange(BOOKS, dtype=np.int32) * shape.codebook_rows
+    beside = np.full((len(rows), BOOKS), -1, np.float32)
+    if places:
+        beside[:, 0] = places
+    channel = LogprobsLists(
+        np.array(rows, np.int32) + offsets, beside, np.zeros(len(rows), np.int32)
+    ) if rows else None  # fmt: skip
+    return EngineCoreOutput(
+        state.engine_id,
+        [FRAME_BASE + counter + i for i in range(len(rows))],
+        channel,
+        finish_reason=None if reason is None else FinishReason[reason.upper()],
+    )
 
 
 class Reading:
@@ -191,7 +219,7 @@ def test_read_outputs_gives_each_request_own_rows_and_places(reading: Reading) -
         NewRows(2, packed((5, 6), (7, 8)), "stop", places),
         NewRows(3, b"", "length"),
     ]
-    assert (outcome.lost, outcome.broken) == ([], [])
+    assert outcome.failed == {}
 
 
 def test_lost_or_broken_request_affects_no_other(reading: Reading) -> None:
@@ -202,16 +230,29 @@ def test_lost_or_broken_request_affects_no_other(reading: Reading) -> None:
         reading.output(3, (1, 2), reason="abort"),
     )
     assert [new.handle for new in outcome.rows] == [1]
-    assert (outcome.lost, outcome.broken) == ([2], [3])
+    assert outcome.failed == {2: "lost", 3: "broken"}
 
 
-def test_request_with_code_outside_its_codebook_is_broken(reading: Reading) -> None:
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (lambda size: (size, 0), "code"),
+        (lambda size: (0, size), "code"),
+        (lambda size: (-1, 0), "code"),
+        (lambda size: (BOOKS * size, 1), "lost"),
+        (lambda size: (BOOKS * size + BOOKS, 1), "logits"),
+        (lambda size: (BOOKS * size + 2 * BOOKS, 1), "code"),
+    ],
+)
+def test_code_outside_its_codebook_tells_why_request_failed(
+    reading: Reading, row: Callable[[int], tuple[int, int]], reason: str
+) -> None:
     size = reading.shape.codebook_rows
     outcome = reading.read(
-        reading.output(1, (1, 2), (size, size)), reading.output(3, (size - 1, 2), (3, 4))
+        reading.output(1, (1, 2), row(size)), reading.output(3, (size - 1, 2), (3, 4))
     )
     assert [new.handle for new in outcome.rows] == [3]
-    assert (outcome.lost, outcome.broken) == ([], [1])
+    assert outcome.failed == {1: reason}
 
 
 def test_outputs_of_paused_or_dropped_requests_are_ignored(reading: Reading) -> None:
@@ -226,3 +267,30 @@ def test_outputs_of_paused_or_dropped_requests_are_ignored(reading: Reading) -> 
 
 def test_step_without_outputs_yields_no_rows(reading: Reading) -> None:
     assert reading.read().rows == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"new_token_ids": None},
+        {"new_logprobs": "not a table"},
+        {"new_logprobs": SimpleNamespace(logprob_token_ids=np.zeros((1, BOOKS + 1), np.int32))},
+        {"new_logprobs": "no places"},
+    ],
+    ids=["no ids", "no rows", "another number of codebooks", "no places in the text"],
+)
+def test_output_that_cannot_be_read_breaks_its_request_alone(
+    reading: Reading, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = SimpleNamespace(
+        request_id=reading.of[2].engine_id, new_token_ids=[], new_logprobs=None, finish_reason=None
+    )
+    vars(odd).update(changes)
+    if odd.new_logprobs == "no places":
+        codes = np.arange(BOOKS, dtype=np.int32)[None] * reading.shape.codebook_rows
+        odd.new_logprobs = SimpleNamespace(logprob_token_ids=codes)
+    outcome = reading.read(reading.output(1, (1, 2)), odd, reading.output(3, (3, 4)))
+    assert outcome.rows == [NewRows(1, packed((1, 2)), ""), NewRows(3, packed((3, 4)), "")]
+    assert outcome.failed == {2: "broken"}
+    (record,) = caplog.records
+    assert "request 2 " in record.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import json
+import math
 import os
 import re
 import subprocess
@@ -12,14 +13,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-import tiny
-import tiny_fish
-import tiny_v2
 
+from streaming.gpu_limits import codec_limits
+from talker.alignment import Alignment, AlignmentHead
 from talker.checkpoint import Checkpoint, open_checkpoint
+from talker.families.fish_s2.sampler import FishS2RowSampler
+from talker.families.qwen3_tts.sampler import Qwen3TTSRowSampler
+from talker.pack import GROUP, pack_checkpoint
+from talker.sampler import DelayedRowSampler
 from talker.settings import TalkerSettings
 from talker.shape import CheckpointError
 from talker.vllm_setup import (
@@ -28,15 +32,23 @@ from talker.vllm_setup import (
     _dtype,
     check_config,
     check_executor,
+    check_libnuma,
     check_shared_memory,
     describe_graphs,
     engine_arguments,
     executor,
     kv_positions,
     make_plan,
+    max_num_seqs,
     position_bytes,
     set_environment,
+    size_warning,
+    table_bytes,
+    weight_bytes,
 )
+from talker.weights import backbone_matrices, layer_matrices, read_header, weight_files
+from tests.talker import tiny, tiny_fish, tiny_v2
+from tests.talker.full_sizes import FRAME_RATES, published
 
 
 @pytest.mark.parametrize(
@@ -53,7 +65,7 @@ from talker.vllm_setup import (
     ],
 )
 def test_executor_follows_settings_and_device(
-    settings: dict[str, object], on_gpu: bool, expected: str | None
+    settings: dict[str, Any], on_gpu: bool, expected: str | None
 ) -> None:
     assert executor(TalkerSettings(**settings), on_gpu) == expected
 
@@ -150,7 +162,7 @@ def checkpoint(tiny_checkpoint: Path) -> Checkpoint:
     return open_checkpoint(str(tiny_checkpoint))
 
 
-def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: object) -> dict[str, Any]:
+def arguments(checkpoint: Checkpoint, plan: Plan = GPU, **settings: Any) -> dict[str, Any]:
     return engine_arguments(TalkerSettings(**settings), plan, checkpoint, 3)
 
 
@@ -194,9 +206,47 @@ def test_prompts_are_captured_where_that_was_measured(
     capability: tuple[int, int] | None, settings: dict[str, Any], full: bool
 ) -> None:
     """With FlashAttention 3, which vLLM chooses on Hopper GPUs."""
+    assert _captures_prompts(TalkerSettings(**settings), _platform(capability)) is full
+
+
+def _platform(capability: tuple[int, int] | None) -> Any:
     found = None if capability is None else SimpleNamespace(major=capability[0])
-    platform = SimpleNamespace(get_device_capability=lambda: found)
-    assert _captures_prompts(TalkerSettings(**settings), platform) is full
+    return SimpleNamespace(get_device_capability=lambda: found)
+
+
+NAMED: dict[str, Any] = {"attention_backend": "FLASH_ATTN"}
+
+
+@pytest.mark.parametrize(
+    ("version", "captured", "settings", "full"),
+    [
+        (4, (3, 4), NAMED, True),
+        (4, (3,), NAMED, False),
+        (2, (3, 4), NAMED, False),
+        (4, (3, 4), {**NAMED, "batch_invariant": True}, False),
+        (4, (3, 4), {"attention_backend": "FLASHINFER"}, False),
+        (4, (3, 4), {}, False),
+    ],
+)
+def test_prompts_are_captured_with_flash_attention_4_if_vllm_does(
+    version: int,
+    captured: tuple[int, ...],
+    settings: dict[str, Any],
+    full: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Version 4 is that of Blackwell GPUs, where FlashAttention is not vLLM's first choice. vLLM
+    0.32 captures version 3 alone, 0.33 both. The stand-in decides as vLLM's module does, which
+    needs a GPU's kernels.
+    """
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    chosen = AttentionCGSupport.ALWAYS if version in captured else AttentionCGSupport.UNIFORM_BATCH
+    module = SimpleNamespace(
+        FlashAttentionMetadataBuilder=SimpleNamespace(_cudagraph_support=chosen)
+    )
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.flash_attn", module)
+    assert _captures_prompts(TalkerSettings(**settings), _platform((10, 0))) is full
 
 
 def test_attention_and_kv_cache_settings_reach_vllm(checkpoint: Checkpoint) -> None:
@@ -224,7 +274,9 @@ def test_kv_cache_size_is_set_in_positions(checkpoint: Checkpoint) -> None:
     assert position_bytes(TalkerSettings(), GPU, checkpoint) == each
     assert position_bytes(TalkerSettings(kv_cache_dtype="fp8"), GPU, checkpoint) == each // 2
     assert position_bytes(TalkerSettings(tensor_parallel_size=2), GPU, checkpoint) == each // 2
-    assert 64 * 1000 <= kv_positions(TalkerSettings(), GPU, checkpoint) < 64 * 1100
+    positions = kv_positions(TalkerSettings(), GPU, checkpoint)
+    assert positions is not None
+    assert 64 * 1000 <= positions < 64 * 1100
     assert kv_positions(TalkerSettings(kv_positions=777), GPU, checkpoint) == 777
     told = arguments(checkpoint, kv_positions=777)["kv_cache_memory_bytes"]
     assert told == 777 * each
@@ -240,6 +292,152 @@ def test_kv_cache_stays_within_gpu_memory_share(checkpoint: Checkpoint) -> None:
     tiny = replace(GPU, gpu_memory_bytes=4 << 30)
     assert kv_positions(TalkerSettings(), tiny, checkpoint) is None
     assert "kv_cache_memory_bytes" not in arguments(checkpoint, tiny), "vLLM says what is missing"
+
+
+def test_quantised_weights_leave_more_positions(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """As much more as the layers are smaller in 8 bits, and a packed checkpoint's are on disk."""
+    settings, plan = TalkerSettings(quantization="int8"), replace(GPU, dtype="bfloat16")
+    body = checkpoint.shape.backbone
+    wide, narrow = body.num_heads * body.head_dim, body.num_kv_heads * body.head_dim
+    inputs = body.num_layers * (
+        (wide + 2 * narrow + 2 * body.intermediate_size) * body.hidden_size
+        + body.hidden_size * (wide + body.intermediate_size)
+    )
+    scales = body.num_layers * 4 * (wide + 2 * narrow + 2 * body.intermediate_size)
+    scales += body.num_layers * 4 * 2 * body.hidden_size
+    plain = weight_bytes(TalkerSettings(), plan, checkpoint)
+    assert weight_bytes(settings, plan, checkpoint) == plain - inputs + scales
+
+    full = replace(plan, gpu_memory_bytes=int(((4 << 30) + plain + 20_000_000) / 0.8))
+    each = position_bytes(settings, full, checkpoint)
+    each += 2 * len(checkpoint.alignment.heads) * body.head_dim
+    more = [kv_positions(one, full, checkpoint) for one in (TalkerSettings(), settings)]
+    assert None not in more
+    assert (more[1] or 0) - (more[0] or 0) == pytest.approx((inputs - scales) / each, abs=1)
+
+    fish = open_checkpoint(str(tiny_fish.write_checkpoint(tmp_path)))
+    left = backbone_matrices(fish.family, fish.shape)
+    assert len(left) == 5 * fish.shape.backbone.num_layers
+    assert not any("audio_decoder" in name for name in left), "the fast AR is not quantised"
+
+
+def test_quantised_checkpoint_counts_as_it_is_stored(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    expected = checkpoint.family.expected_weights(checkpoint.shape)
+    sizes = [math.prod(expected[name]) for name in layer_matrices(expected)]
+    header = read_header(weight_files(checkpoint.folder)[0])
+    each = 4 if any(entry.dtype == "F32" for entry in header.values()) else 2
+    scale_and_shape = sum(each * size // GROUP + 16 for size in sizes)
+    plan = replace(GPU, dtype="bfloat16")
+    plain = weight_bytes(TalkerSettings(), plan, checkpoint)
+    packed = open_checkpoint(str(pack_checkpoint(checkpoint, tmp_path / "packed")))
+    assert weight_bytes(TalkerSettings(), plan, packed) == (
+        plain - 2 * sum(sizes) + sum(sizes) // 2 + scale_and_shape
+    )
+
+
+def _guide_rows() -> list[list[str]]:
+    """Model, weights, memory, settings, positions, streams and slots of the guide's two tables."""
+    page = (Path(__file__).parents[2] / "docs/guides/gpu.md").read_text()
+    lines = re.findall(r"^\|(.* \| [\d.]+ GiB \|.*)\|$", page, re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return [row if len(row) == 7 else ["Higgs Audio v3 4B", "", *row[1:]] for row in rows]
+
+
+def _on_gpu(name: str, nbytes: int, **chosen: Any) -> tuple[TalkerSettings, Plan, Any]:
+    """Settings, the plan that follows from them on such a GPU, and the published model."""
+    settings, full = TalkerSettings(**chosen), published(name)
+    plan = replace(
+        GPU, dtype="bfloat16", max_positions=settings.max_positions or 8192, gpu_memory_bytes=nbytes
+    )
+    return settings, replace(plan, max_num_seqs=max_num_seqs(settings, plan, full)), full
+
+
+def test_guide_to_gpus_has_the_computed_limits() -> None:
+    rows = _guide_rows()
+    assert {row[0] for row in rows} == FRAME_RATES.keys()
+    for name, weights, memory, settings, told, streams, slots in rows:
+        chosen: dict[str, Any] = {
+            name: value.strip('"') if '"' in value else float(value)
+            for name, value in re.findall(r"talker_(\w+) = ([\d.]+|\"\w+\")", settings)
+        }
+        if "max_positions" in chosen:
+            chosen["max_positions"] = int(chosen["max_positions"])
+        nbytes = int(float(memory.removesuffix(" GiB")) * 2**30)
+        own, plan, full = _on_gpu(name, nbytes, **chosen)
+        found = kv_positions(own, plan, full)
+        assert told == ("too small" if found is None else f"{found:,}"), name
+        each = 100 + round(30 * FRAME_RATES[name])
+        assert streams == ("" if found is None else str(found // each)), name
+        assert slots == ("" if found is None else str(plan.max_num_seqs)), name
+        read = weight_bytes(own, plan, full) / 2**30
+        assert weights in ("", f"{read:.1f} GiB"), name
+
+
+@pytest.mark.parametrize("name", FRAME_RATES)
+def test_slots_follow_memory_and_leave_room_for_all_of_them(name: str) -> None:
+    """More on a larger card, each with room for half a minute beside a frame table that outlasts
+    all of them, and the codec with a state for each.
+    """
+    state_bytes = {"Fish Speech S2 Pro": 8_372_224, "Qwen3-TTS 1.7B": 4_698_112}.get(name, 0)
+    before = 0
+    for gigabytes in (12, 24, 48, 80, 141):
+        nbytes = gigabytes * 10**9
+        settings, plan, full = _on_gpu(name, nbytes)
+        slots = plan.max_num_seqs
+        assert 8 <= slots <= 256
+        assert slots >= before
+        before = slots
+        positions = kv_positions(settings, plan, full)
+        if positions is None:
+            assert slots == 8, "as few as possible, where vLLM measures for itself"
+            continue
+        table = table_bytes(settings, plan, full, slots)
+        assert table >= 8 * slots * plan.max_positions * 2 * full.shape.num_codebooks
+        used = weight_bytes(settings, plan, full) + table
+        used += positions * position_bytes(settings, plan, full)
+        assert used + (4 << 30) - (256 << 20) <= 0.8 * nbytes
+        assert positions >= slots * (100 + int(30 * FRAME_RATES[name])) or slots == 8
+        codec = codec_limits(nbytes, nbytes - int(0.8 * nbytes), state_bytes)
+        assert codec.cache_bytes >= slots * state_bytes
+        assert codec.cache_bytes + codec.max_batch * (200 << 20) < 0.8 * 0.2 * nbytes
+    assert before == 256, "an H200 is not stopped at 64 streams by its settings"
+
+
+def test_alignment_heads_take_from_the_kv_cache() -> None:
+    """Their keys are kept for each position beside it."""
+    settings, plan, full = _on_gpu("Higgs Audio v3 4B", 24 * 10**9)
+    before = kv_positions(settings, plan, full) or 0
+    heads = ((3, 0), (7, 5), (7, 6), (9, 1))
+    full.alignment = Alignment(tuple(AlignmentHead(*head) for head in heads))
+    each = position_bytes(settings, plan, full)
+    after = kv_positions(settings, plan, full) or 0
+    assert after == pytest.approx(before * each / (each + 4 * 128 * 2), abs=1)
+
+
+def test_set_limits_win_over_memory() -> None:
+    name, nbytes = "Higgs Audio v3 4B", 141 * 10**9
+    assert _on_gpu(name, nbytes, max_num_seqs=7)[1].max_num_seqs == 7
+    assert _on_gpu(name, nbytes, kv_positions=8500)[1].max_num_seqs == 8
+    assert _on_gpu(name, nbytes, kv_positions=20 * 850)[1].max_num_seqs == 20
+    assert max_num_seqs(TalkerSettings(), CPU, published(name)) == 16
+
+
+@pytest.mark.parametrize("name", FRAME_RATES)
+def test_frame_table_has_the_computed_size(name: str) -> None:
+    full = published(name)
+    rules = {**full.sampler_rules, "track": (0, 0), "penalty": 1.0, "sub_top_k": 50}
+    sampler: Any
+    if name.startswith("Fish"):
+        sampler = FishS2RowSampler(8, full.shape, cast(Any, None), rules["look_back"])
+    elif name.startswith("Qwen"):
+        sampler = Qwen3TTSRowSampler(8, full.shape, cast(Any, None), rules, 0)
+    else:
+        sampler = DelayedRowSampler.from_rules(8, full.shape, rules)
+    table = sampler.table
+    settings = TalkerSettings(frame_slots=8)
+    assert table_bytes(settings, GPU, full, 1) == table.cells.nbytes + table.links.nbytes
 
 
 def test_batch_invariance_is_set_only_if_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +468,9 @@ def test_vllm_log_level_is_info_on_gpu_build(
     ("name", "value"), [("max_num_seqs", 0), ("kv_positions", -1), ("frame_slots", 1000)]
 )
 def test_settings_invalid_value_is_named_in_error(name: str, value: int) -> None:
+    wrong: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name}.*{value}"):
-        TalkerSettings(**{name: value})
+        TalkerSettings(**wrong)
 
 
 def test_make_plan_refuses_vllm_without_device(
@@ -350,6 +549,32 @@ def test_check_config_refuses_scaling_without_factor(tmp_path: Path) -> None:
     file.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"/config\.json: .*factor"):
         check_config(open_checkpoint(str(tmp_path)))
+
+
+def test_check_libnuma_names_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_libnuma()
+
+    def refuse(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    with pytest.raises(ValueError, match=r"libnuma.*apt-get install libnuma1; .*numactl-libs"):
+        check_libnuma()
+    monkeypatch.setattr("talker.vllm_setup.is_gpu_build", lambda: True)
+    check_libnuma()
+
+
+def test_large_model_on_cpu_is_warned_of(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_checkpoint(str(tiny_checkpoint))
+    on_cpu = Plan(False, "inprocess", "v1", "float32", 1024)
+    assert size_warning(on_cpu, opened) is None
+    monkeypatch.setattr("talker.vllm_setup._weights", lambda checkpoint: 4_000_000_000)
+    warning = size_warning(on_cpu, opened)
+    assert warning is not None
+    assert "4.0 billion" in warning
+    assert size_warning(replace(on_cpu, on_gpu=True), opened) is None
 
 
 def test_check_shared_memory_names_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:

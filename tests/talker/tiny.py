@@ -108,6 +108,7 @@ def write_checkpoint(folder: Path, *, shards: int = 1) -> Path:
     """Write a checkpoint into ``folder`` and return the folder."""
     tokenizer = write_tokenizer(folder)
     stop = tokenizer.token_to_id("<|endoftext|>")
+    assert stop is not None
     (folder / "config.json").write_text(json.dumps(config(stop)))
     (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     made = weights()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from codec.families.fish.decoder import FishDecoder
     from codec.families.fish.encoder import FishEncoder
 
-CODEC_FILE, PICKLE = "codec.safetensors", "codec.pth"
+CODEC_FILE = "codec.safetensors"
+PICKLE = "codec.pth"
 #: Key of the sizes in the file's metadata.
 METADATA_KEY = "talkwire.fish_codec"
 _TALKER_TYPE = "fish_qwen3_omni"
@@ -145,7 +146,8 @@ def _sizes_of(stored: Shapes) -> FishConfig:
             found.append(shape(pattern.format(first + len(found)))[2] // per_kernel)
         return tuple(found)
 
-    full, post = FishConfig(), "quantizer.post_module"
+    full = FishConfig()
+    post = "quantizer.post_module"
     encoder_rates = rates("encoder.block.{}.block.4.conv.weight", 1, 2)
     inner = f"encoder.block.{len(encoder_rates)}.block.5"
 

@@ -15,57 +15,58 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from codec.checkpoint import Shapes, biased
+from codec.checkpoint import Shapes, biased, convnext_shapes
 from codec.family import CheckpointError
-from codec.layer_ranges import DILATIONS, KERNEL, Layer, receptive_field
+from codec.layer_ranges import DILATIONS, KERNEL, Layer, causal_architecture, receptive_field
+from codec.window_transformer import TransformerSizes
 from streaming.spec import CodecSpec
 
 SEMANTIC = "quantizer.semantic_quantizer.quantizers.0"
 RESIDUAL = "quantizer.quantizer.quantizers"
-#: Width of a ConvNeXt block's inner layer over its outer one's.
-_CONVNEXT_RATIO = 4
 #: Kernel of the encoder's last convolution.
 LAST_KERNEL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class TransformerSizes:
-    """Sizes of a transformer over the last ``window`` positions, each position's own included."""
-
-    dim: int
-    layers: int
-    head_dim: int
-    feed_forward: int
-    window: int
-
-
-@dataclass(frozen=True, slots=True)
 class FishConfig:
-    """Sizes of one codec. The defaults are those of the published one.
-
-    ``dim`` is the width of latents and quantizers. ``upsample`` are the rates between frames and
-    latents, ``decoder_rates`` those from latents to samples, ``encoder_rates`` those from samples
-    to latents. Widths halve at each of the decoder's rates and double at each of the encoder's.
-    Raises CheckpointError for sizes that do not fit together.
+    """Sizes of one codec. The defaults are those of the published codec. Raises CheckpointError for
+    sizes that do not fit together.
     """
 
     sample_rate: int = 44_100
+    #: Codes of the first codebook.
     semantic_size: int = 4096
+    #: Codes of each other codebook.
     residual_size: int = 1024
+    #: Number of these codebooks.
     residual_books: int = 9
+    #: Width of a code's vector.
     codebook_dim: int = 8
+    #: Width of latents and quantizers.
     dim: int = 1024
+    #: Layers of the decoder's transformer.
     layers: int = 8
+    #: Width of its heads.
     head_dim: int = 64
+    #: Width of its inner layers.
     feed_forward: int = 3072
+    #: Number of latents that it sees.
     window: int = 128
+    #: Rates between frames and latents.
     upsample: tuple[int, ...] = (2, 2)
+    #: Width of the decoder's first convolution, halved at each of its rates.
     decoder_dim: int = 1536
+    #: Rates from latents to samples.
     decoder_rates: tuple[int, ...] = (8, 8, 4, 2)
+    #: Width of the encoder's first convolution, doubled at each of its rates.
     encoder_dim: int = 64
+    #: Rates from samples to latents.
     encoder_rates: tuple[int, ...] = (2, 4, 8, 8)
+    #: Layers of the encoder's transformer.
     encoder_layers: int = 4
+    #: Width of its heads.
     encoder_head_dim: int = 64
+    #: Number of latents that it sees.
     encoder_window: int = 512
 
     def __post_init__(self) -> None:
@@ -92,32 +93,23 @@ class FishConfig:
     @property
     def conv_layers(self) -> tuple[Layer, ...]:
         """The layers after the transformer, for ``codec.layer_ranges``."""
-        made, rate = [], 1
-        for stride in self.upsample:
-            made.append(Layer(rate, 0, 0, stride))
-            rate *= stride
-            made.append(Layer(rate, KERNEL - 1, 0))
-        made.append(Layer(rate, KERNEL - 1, 0))
-        for stride in self.decoder_rates:
-            made.append(Layer(rate, 1, 0, stride))
-            rate *= stride
-            made.extend(Layer(rate, (KERNEL - 1) * dilation, 0) for dilation in DILATIONS)
-        made.append(Layer(rate, KERNEL - 1, 0))
-        return tuple(made)
+        return causal_architecture(self.upsample, self.decoder_rates)
 
     @property
     def transformer(self) -> TransformerSizes:
         """Sizes of ``post_module`` and ``pre_module``."""
+        heads = self.dim // self.head_dim
         return TransformerSizes(
-            self.dim, self.layers, self.head_dim, self.feed_forward, self.window
+            self.dim, self.layers, heads, self.head_dim, self.feed_forward, self.window
         )
 
     @property
     def encoder_transformer(self) -> TransformerSizes:
         """Sizes of the transformer at the end of the encoder's last block."""
         dim = self.encoder_dim * 2 ** len(self.encoder_rates)
+        heads = dim // self.encoder_head_dim
         return TransformerSizes(
-            dim, self.encoder_layers, self.encoder_head_dim, 3 * dim, self.encoder_window
+            dim, self.encoder_layers, heads, self.encoder_head_dim, 3 * dim, self.encoder_window
         )
 
     def spec(self) -> CodecSpec:
@@ -169,11 +161,12 @@ def decoder_shapes(config: FishConfig) -> Shapes:
     for index, stride in enumerate(config.upsample):
         name = f"quantizer.upsample.{index}"
         shapes |= biased(f"{name}.0.conv", config.dim, config.dim, stride)
-        shapes |= _convnext(f"{name}.1", config.dim)
+        shapes |= convnext_shapes(f"{name}.1", config.dim)
     width = config.decoder_dim
     shapes |= biased("decoder.model.0.conv", width, config.dim, KERNEL)
     for index, rate in enumerate(config.decoder_rates, 1):
-        name, half = f"decoder.model.{index}.block", width // 2
+        name = f"decoder.model.{index}.block"
+        half = width // 2
         shapes[f"{name}.0.alpha"] = (1, width, 1)
         shapes |= biased(f"{name}.1.conv", width, half, 2 * rate, outputs=half)
         for unit in range(2, 2 + len(DILATIONS)):
@@ -204,7 +197,7 @@ def encoder_shapes(config: FishConfig) -> Shapes:
     for index, stride in enumerate(config.upsample):
         name = f"quantizer.downsample.{index}"
         shapes |= biased(f"{name}.0.conv", config.dim, config.dim, stride)
-        shapes |= _convnext(f"{name}.1", config.dim)
+        shapes |= convnext_shapes(f"{name}.1", config.dim)
     shapes |= _transformer("quantizer.pre_module", config.transformer)
     return shapes | _quantizers(config, "in_proj") | _quantizers(config, "out_proj")
 
@@ -222,7 +215,8 @@ def _quantizers(config: FishConfig, projection: str) -> Shapes:
 
 
 def _transformer(name: str, sizes: TransformerSizes) -> Shapes:
-    dim, wide = sizes.dim, sizes.feed_forward
+    dim = sizes.dim
+    wide = sizes.feed_forward
     shapes: Shapes = {f"{name}.norm.weight": (dim,)}
     for layer in range(sizes.layers):
         at = f"{name}.layers.{layer}"
@@ -238,14 +232,6 @@ def _transformer(name: str, sizes: TransformerSizes) -> Shapes:
             f"{at}.ffn_layer_scale.gamma": (dim,),
         }
     return shapes
-
-
-def _convnext(name: str, dim: int) -> Shapes:
-    wide = _CONVNEXT_RATIO * dim
-    shapes = biased(f"{name}.dwconv.conv", dim, 1, KERNEL)
-    shapes |= biased(f"{name}.norm", dim) | {f"{name}.gamma": (dim,)}
-    shapes |= biased(f"{name}.pwconv1", wide, dim)
-    return shapes | biased(f"{name}.pwconv2", dim, wide)
 
 
 def _residual_unit(name: str, width: int) -> Shapes:

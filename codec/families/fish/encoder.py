@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from codec.families.fish.config import FishConfig, codebooks
-from codec.families.fish.decoder import ConvNeXt
-from codec.families.fish.transformer import WindowTransformer
+from codec.families.fish.transformer import build_transformer
 from codec.family import padded_clip
 from codec.layer_ranges import DILATIONS, KERNEL, Step
+from codec.layers import ConvNeXt, convolve_pieces
+from codec.window_transformer import WindowTransformer
 from streaming.spec import Codes, Samples
 
-_LEAST_ALPHA = 1e-9
+_MIN_ALPHA = 1e-9
 #: Frames whose convolutions are computed at once: about three seconds.
 _PIECE_FRAMES = 64
 
@@ -36,15 +38,16 @@ class FishEncoder:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._config, self._dtype = config, dtype
+        self._config = config
+        self._dtype = dtype
         self._device = torch.device(device)
         self._weights = {name: t.to(self._device, dtype) for name, t in tensors.items()}
         last = len(config.encoder_rates)
         self._last = f"encoder.block.{last + 2}.conv", f"encoder.block.{last + 1}"
-        self._encoder_transformer = WindowTransformer(
+        self._encoder_transformer = build_transformer(
             config.encoder_transformer, self._weights, f"encoder.block.{last}.block.5"
         )
-        self._transformer = WindowTransformer(
+        self._transformer = build_transformer(
             config.transformer, self._weights, "quantizer.pre_module"
         )
         self._convnexts = [
@@ -57,7 +60,15 @@ class FishEncoder:
         """See ClipEncoder; the last frame is padded with silence."""
         whole = padded_clip(samples, self._config.hop_length)
         x = torch.from_numpy(whole).to(self._device, self._dtype)
-        x = self._run(self._encoder_transformer, self._convolve_pieces(x))
+        hop = self._config.hop_length
+        x = convolve_pieces(
+            self._convolve,
+            x,
+            piece=_PIECE_FRAMES * hop,
+            context=-(-_left_samples(self._config) // hop) * hop,
+            rate=math.prod(self._config.encoder_rates),
+        )
+        x = self._run(self._encoder_transformer, x)
         name, snake = self._last
         x = self._conv(name, self._snake(snake, x))
         for index, stride in enumerate(self._config.upsample):
@@ -66,20 +77,6 @@ class FishEncoder:
         x = self._run(self._transformer, x)
         codes: Codes = self._quantise(x[0].T).cpu().numpy().astype(np.int16)
         return codes
-
-    def _convolve_pieces(self, samples: Tensor) -> Tensor:
-        """Run the encoder's blocks, ``[n]`` -> ``[1, dim, n / rate]``, piece by piece, since at the
-        sample rate a long clip would need gigabytes. Each piece has the context that it depends on.
-        """
-        hop, total = self._config.hop_length, len(samples)
-        rate = int(np.prod(self._config.encoder_rates))
-        context = -(-_left_samples(self._config) // hop) * hop
-        pieces = []
-        for first in range(0, total, _PIECE_FRAMES * hop):
-            begin = max(0, first - context)
-            y = self._convolve(samples[None, None, begin : first + _PIECE_FRAMES * hop])
-            pieces.append(y[:, :, (first - begin) // rate :])
-        return torch.cat(pieces, 2)
 
     def _convolve(self, x: Tensor) -> Tensor:
         x = self._conv("encoder.block.0.conv", x)
@@ -96,7 +93,7 @@ class FishEncoder:
 
     def _snake(self, name: str, x: Tensor) -> Tensor:
         alpha = self._weights[f"{name}.alpha"]
-        return x + (alpha * x).sin().square() / (alpha + _LEAST_ALPHA)
+        return x + (alpha * x).sin().square() / (alpha + _MIN_ALPHA)
 
     def _conv(self, name: str, x: Tensor, *, stride: int = 1, dilation: int = 1) -> Tensor:
         """A causal convolution: zeros are padded before the input, none after it."""
@@ -109,8 +106,7 @@ class FishEncoder:
         return self._convnexts[index](x.transpose(1, 2), step).transpose(1, 2)
 
     def _run(self, transformer: WindowTransformer, x: Tensor) -> Tensor:
-        y, _ = transformer.run(x.transpose(1, 2), [transformer.begin()])
-        return y.transpose(1, 2)
+        return transformer.run_whole(x.transpose(1, 2)).transpose(1, 2)
 
     def _quantise(self, rest: Tensor) -> Tensor:
         """Quantise ``[T, dim]`` to codes ``[K, T]``: each codebook encodes what the last ones left.
@@ -131,7 +127,8 @@ class FishEncoder:
 
 def _left_samples(config: FishConfig) -> int:
     """Number of earlier samples on which one output of the encoder's blocks depends."""
-    reach, rate = KERNEL - 1, 1
+    reach = KERNEL - 1
+    rate = 1
     for stride in config.encoder_rates:
         reach += rate * ((KERNEL - 1) * sum(DILATIONS) + 2 * stride - 1)
         rate *= stride

@@ -111,38 +111,56 @@ def parse_config(raw: Mapping[str, Any], num_codebooks: int | None = None) -> Co
 class HubertSizes:
     """Sizes of the HuBERT model; the defaults are its base size."""
 
+    #: Width of the transformer.
     hidden: int = 768
+    #: Layers of the transformer.
     layers: int = 12
+    #: Heads of each layer.
     heads: int = 12
+    #: Width of the inner layers.
     feed_forward: int = 3072
+    #: Widths of the convolutions before it.
     conv_dims: tuple[int, ...] = (512,) * 7
+    #: Strides of these convolutions.
     conv_strides: tuple[int, ...] = (5, 2, 2, 2, 2, 2, 2)
+    #: Their kernel sizes.
     conv_kernels: tuple[int, ...] = (10, 3, 3, 3, 3, 2, 2)
+    #: Whether they have biases.
     conv_bias: bool = False
+    #: Whether there is a norm before the projection to ``hidden``.
     projection_norm: bool = True
+    #: Kernel size of the convolution that adds positions.
     position_kernel: int = 128
+    #: Groups of this convolution.
     position_groups: int = 16
+    #: Added to the variance in norms.
     norm_eps: float = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Sizes of one encoder. The product of ``ratios`` is the hop length, as in the decoder.
-
-    ``beam``: choices of codes that are kept while a frame is quantised; 1 in published codecs.
-    Raises CheckpointError for sizes that do not fit together.
-    """
+    """Sizes of one encoder. Raises CheckpointError for sizes that do not fit together."""
 
     codec: CodecConfig
+    #: Width of the acoustic encoder's first convolution.
     encoder_dim: int = 64
+    #: Rates of the acoustic encoder. Their product is the hop length, as in the decoder.
     ratios: tuple[int, ...] = (8, 5, 4, 2, 3)
+    #: Sample rate of the semantic model.
     semantic_rate: int = 16_000
+    #: Its samples per output.
     downsample_factor: int = 320
+    #: Kernel size of the semantic encoder's convolutions.
     kernel: int = 3
+    #: Kernel size of its residual units.
     unit_kernel: int = 3
+    #: Strides of its blocks.
     strides: tuple[int, ...] = (1, 1)
+    #: Dilations of the units of a block.
     dilations: tuple[int, ...] = (1, 1)
+    #: The semantic model.
     hubert: HubertSizes = field(default_factory=HubertSizes)
+    #: Choices of codes that are kept while a frame is quantised; 1 in published codecs.
     beam: int = 1
 
     def __post_init__(self) -> None:

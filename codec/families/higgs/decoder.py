@@ -94,7 +94,8 @@ class HiggsDecoder:
         codes there would not do, since biases leak past the edge. The positions are computed on the
         device, so that the work can be a CUDA graph.
         """
-        spec, books = self._spec, self._spec.num_codebooks
+        spec = self._spec
+        books = self._spec.num_codebooks
         plan = layer_ranges.plan(self._layers, spec.left_frames, new_frames, spec.right_frames)
         codes = laid_out[:, :-2].view(len(laid_out), books, -1)
         return self._compute(codes, plan, laid_out[:, -2:].long())
@@ -156,7 +157,8 @@ def _without_lookahead(
     The format has no causal convolutions, but a decoder may have been trained to be causal.
     Removing such taps saves their share of the work, and windows need no frames for them.
     """
-    kept, found = dict(tensors), []
+    kept = dict(tensors)
+    found = []
     for layer, name in zip(layers, _kernels(blocks), strict=True):
         kernel = tensors[name]
         taps = kernel.abs().amax((0, 1)).nonzero().flatten()
@@ -180,22 +182,25 @@ def build_stages(tensors: Mapping[str, Tensor], blocks: int) -> list[Stage]:
     stages: list[Stage] = [Edge(*by_name.conv(f"{_DECODER}.conv1"))]
     for index in range(blocks):
         name = f"{_DECODER}.block.{index}"
-        snake, conv = by_name.alpha(f"{name}.snake1"), by_name.conv(f"{name}.conv_t1")
+        snake = by_name.snake(f"{name}.snake1")
+        conv = by_name.conv(f"{name}.conv_t1")
         stages.append(Upsample(snake, *conv))
         for number, dilation in enumerate(DILATIONS, 1):
             parts = ("snake1", "conv1", "snake2", "conv2")
             unit = [f"{name}.res_unit{number}.{part}" for part in parts]
             stages.append(by_name.residual(unit, dilation))
     last = by_name.conv(f"{_DECODER}.conv2")
-    return [*stages, Edge(*last, by_name.alpha(f"{_DECODER}.snake1"))]
+    return [*stages, Edge(*last, by_name.snake(f"{_DECODER}.snake1"))]
 
 
 def _inert(tables: Tensor) -> int:
     """Return the number of last codebooks that have the same vector for every code."""
-    heard = len(tables)
-    while heard > 1 and torch.equal(tables[heard - 1], tables[heard - 1, :1].expand_as(tables[0])):
-        heard -= 1
-    return len(tables) - heard
+    audible = len(tables)
+    while audible > 1 and torch.equal(
+        tables[audible - 1], tables[audible - 1, :1].expand_as(tables[0])
+    ):
+        audible -= 1
+    return len(tables) - audible
 
 
 def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -214,7 +219,8 @@ def _fold_lookup(config: CodecConfig, tensors: Mapping[str, Tensor]) -> tuple[Te
     Both are linear, so ``fc2(sum_k(project_out_k(embed_k[code])))`` is a sum of looked-up rows and
     a constant. They are folded in float64, so that only one rounding is left.
     """
-    tables, bias = [], torch.zeros(config.quantizer_dim, dtype=torch.float64)
+    tables = []
+    bias = torch.zeros(config.quantizer_dim, dtype=torch.float64)
     fc2 = tensors["fc2.weight"].double()
     for index in range(config.num_codebooks):
         name = f"quantizer.quantizers.{index}"

@@ -20,7 +20,7 @@ from codec.layer_ranges import DILATIONS, KERNEL
 from codec.residual_codes import Codebook, ResidualSearch
 from streaming.spec import Codes, Samples
 
-_LEAST_ALPHA = 1e-9
+_MIN_ALPHA = 1e-9
 
 
 class HiggsEncoder:
@@ -38,7 +38,8 @@ class HiggsEncoder:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._config, self._dtype = config, dtype
+        self._config = config
+        self._dtype = dtype
         self._device = torch.device(device)
         self._weights = {name: t.to(self._device, dtype) for name, t in tensors.items()}
         codebooks = [self._codebook(index) for index in range(config.codec.num_codebooks)]
@@ -80,7 +81,7 @@ class HiggsEncoder:
 
     def _snake(self, name: str, x: Tensor) -> Tensor:
         alpha = self._weights[f"{name}.alpha"]
-        return x + (alpha * x).sin().square() / (alpha + _LEAST_ALPHA)
+        return x + (alpha * x).sin().square() / (alpha + _MIN_ALPHA)
 
     def _conv(
         self, name: str, x: Tensor, *, stride: int = 1, padding: int = 0, dilation: int = 1
@@ -147,7 +148,8 @@ def resample(samples: Tensor, old_rate: int, new_rate: int) -> Tensor:
 def _hubert(sizes: HubertSizes, weights: Weights, samples: Tensor) -> list[Tensor]:
     """Return every hidden state ``[1, n, hidden]``: before the first layer and after each."""
     x = _extract(sizes, weights, samples)
-    model, eps = "semantic_model", sizes.norm_eps
+    model = "semantic_model"
+    eps = sizes.norm_eps
     name = f"{model}.feature_projection"
     if sizes.projection_norm:
         x = _norm(weights, f"{name}.layer_norm", x, eps)

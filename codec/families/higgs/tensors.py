@@ -78,16 +78,19 @@ def _descript_name(part: str, rest: str, blocks: int) -> str:
 
 def decoder_shapes(config: CodecConfig) -> Shapes:
     """Return the names (the newest ones) and shapes of all tensors that decoding needs."""
-    wide, shapes = config.quantizer_dim, Shapes()
+    wide = config.quantizer_dim
+    shapes = Shapes()
     for index in range(config.num_codebooks):
         name = f"quantizer.quantizers.{index}"
         shapes[f"{name}.codebook.embed"] = (config.codebook_size, config.codebook_dim)
         shapes |= biased(f"{name}.project_out", wide, config.codebook_dim)
     shapes |= biased("fc2", config.latent_dim, wide)
-    width, decoder = config.decoder_dim, "acoustic_decoder"
+    width = config.decoder_dim
+    decoder = "acoustic_decoder"
     shapes |= biased(f"{decoder}.conv1", width, config.latent_dim, KERNEL)
     for index, ratio in enumerate(config.ratios):
-        name, half = f"{decoder}.block.{index}", width // 2
+        name = f"{decoder}.block.{index}"
+        half = width // 2
         shapes[f"{name}.snake1.alpha"] = (1, width, 1)
         shapes |= biased(f"{name}.conv_t1", width, half, 2 * ratio, outputs=half)
         shapes |= _residual_units(name, half)
@@ -113,7 +116,8 @@ def encoder_shapes(config: EncoderConfig) -> Shapes:
 
 
 def _acoustic(config: EncoderConfig) -> Shapes:
-    width, encoder = config.encoder_dim, "acoustic_encoder"
+    width = config.encoder_dim
+    encoder = "acoustic_encoder"
     shapes = biased(f"{encoder}.conv1", width, 1, KERNEL)
     for index, ratio in enumerate(config.ratios):
         name = f"{encoder}.block.{index}"
@@ -135,7 +139,8 @@ def _residual_units(block: str, width: int) -> Shapes:
 
 
 def _semantic_blocks(config: EncoderConfig) -> Shapes:
-    width, encoder = config.hubert.hidden, "encoder_semantic"
+    width = config.hubert.hidden
+    encoder = "encoder_semantic"
     shapes: Shapes = {f"{encoder}.conv.weight": (width, width, config.kernel)}
     for block in range(len(config.strides)):
         name = f"{encoder}.conv_blocks.{block}"
@@ -147,7 +152,8 @@ def _semantic_blocks(config: EncoderConfig) -> Shapes:
 
 
 def _hubert(sizes: HubertSizes) -> Shapes:
-    hidden, model = sizes.hidden, "semantic_model"
+    hidden = sizes.hidden
+    model = "semantic_model"
     shapes: Shapes = {}
     before = 1
     for index, (dim, kernel) in enumerate(zip(sizes.conv_dims, sizes.conv_kernels, strict=True)):

@@ -10,15 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from service.audio.encoder import AudioEncoder
-from service.audio.factory import make_stream_encoder
-from service.contexts.speech_context import Revocable, TextRenderer
-from service.dialects.errors import ErrorTable
-from service.runtime import Runtime
+from service.audio.formats import AudioFormat
+from service.contexts.options import SpeechOptions
+from service.contexts.socket_output import Revocable, TextRenderer
+from service.errors import ErrorTable
 from streaming.errors import ErrorCode, TalkwireError
-from streaming.protocol import messages as wire
 from streaming.protocol.field_errors import FieldError, invalid_field, missing_field, unsupported
 from streaming.word_timing import WordTiming
+from text.markup.vocabulary import manner_of
 
 NAME = "cartesia"
 _FORMAT = dict.fromkeys(("encoding", "sample_rate", "bitrate"), "output_format")
@@ -60,7 +59,7 @@ class CartesiaErrorBody(BaseModel):
     request_id: str
 
 
-#: Fields of a request that no served model supports.
+#: Fields of a request that name a language.
 LANGUAGE_FIELDS = ("language", "locale")
 
 
@@ -76,20 +75,13 @@ class OutputFormat(BaseModel):
         None, description="Of `mp3`, in bits per second."
     )
 
-    @property
-    def name(self) -> str:
-        """The encoder's name."""
-        if self.container == "raw":
-            return self.encoding
+    def audio_format(self, speed: float) -> AudioFormat:
+        """Return our format."""
+        name: str = self.encoding if self.container == "raw" else self.container
         if self.container == "wav" and self.encoding != "pcm_s16le":
-            return self.encoding.replace("pcm", "wav")
-        return self.container
-
-    def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
-        """Create the encoder of a context. Raises RequestError (``unsupported``)."""
-        codec_rate, rate = runtime.codec.spec.sample_rate, self.sample_rate
+            name = self.encoding.replace("pcm", "wav")
         bit_rate = self.bit_rate if self.container == "mp3" else None
-        return make_stream_encoder(self.name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
+        return AudioFormat(name, self.sample_rate, bit_rate=bit_rate, speed=speed)
 
 
 class VoiceObject(BaseModel):
@@ -100,13 +92,27 @@ class VoiceObject(BaseModel):
 
 
 class GenerationConfig(BaseModel):
-    """Options of Cartesia's models, of which only ``speed`` is supported."""
+    """How all of the text is spoken that does not say so itself."""
 
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = Field(
         None, description="How many times as fast, at the same pitch."
     )
-    volume: float | None = Field(None, description="Only 1 is served.")
-    emotion: Any = Field(None, description="Only `neutral` is served.")
+    volume: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="Times the normal amplitude."
+    )
+    emotion: Annotated[str, Field(max_length=80)] | None = Field(
+        None, description="In words. Where the model has none, a warning says so."
+    )
+
+    @property
+    def deliveries(self) -> tuple[tuple[str, str], ...]:
+        """See SpeechOptions."""
+        chosen: list[tuple[str, str]] = []
+        if self.emotion:
+            chosen.append((manner_of(self.emotion)[0], self.emotion))
+        if self.volume is not None:
+            chosen.append(("volume", f"{self.volume:g}"))
+        return tuple(chosen)
 
 
 class SpeechBody(BaseModel):
@@ -116,13 +122,19 @@ class SpeechBody(BaseModel):
     voice: str | VoiceObject | None = Field(None, description='A name, or `{"id": name}`.')
     output_format: OutputFormat | None = None
     model_id: str | None = Field(None, description="Any name; the served model speaks.")
-    language: str | None = Field(None, description="Without effect, and named as ignored.")
+    language: str | None = Field(
+        None,
+        description="A language that the model reads, such as `en`. Without effect, and named as "
+        "ignored, where the model follows the text.",
+    )
     locale: str | None = Field(None, description="The same.")
     generation_config: GenerationConfig | None = Field(
-        None, description="Only `speed` has an effect."
+        None, description="Speed, volume and emotion."
     )
     speed: Any = Field(None, description="Only `normal`; see `generation_config`.")
-    pronunciation_dict_id: str | None = Field(None, description="Not served.")
+    pronunciation_dict_id: str | None = Field(
+        None, description="A dictionary to speak by: its id or name."
+    )
     add_timestamps: bool | None = Field(
         None, description="Words with their times, where the model has them."
     )
@@ -131,20 +143,21 @@ class SpeechBody(BaseModel):
     context_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
 
     @property
-    def pace(self) -> float:
-        """The factor of the speed."""
-        config = self.generation_config
-        return config.speed if config is not None and config.speed else 1.0
+    def languages(self) -> dict[str, str | None]:
+        """The fields that name a language."""
+        return {name: getattr(self, name) for name in LANGUAGE_FIELDS}
 
-    def require_format(self, *containers: str) -> OutputFormat:
-        """Return the output format. Raises RequestError unless it has one of ``containers``."""
+    def require_format(self, *containers: str) -> AudioFormat:
+        """Return the audio's format. Raises RequestError unless it has one of ``containers``."""
         if self.output_format is None:
             raise missing_field("output_format")
         container, allowed = self.output_format.container, f"{' or '.join(containers)} here"
         if container not in containers:
             code = ErrorCode.UNSUPPORTED
             raise invalid_field("output_format.container", container, allowed, code)
-        return self.output_format
+        config = self.generation_config
+        speed = config.speed if config is not None and config.speed else 1.0
+        return self.output_format.audio_format(speed)
 
 
 class ContextRequest(SpeechBody):
@@ -156,20 +169,14 @@ class ContextRequest(SpeechBody):
     max_buffer_delay_ms: Annotated[int, Field(ge=0, le=5000)] | None = None
 
 
-def context_create(
-    body: SpeechBody, runtime: Runtime, max_lead_ms: int | None = None, *, timestamps: bool = True
-) -> wire.ContextCreate:
-    """Translate ``body`` to a context. Raises RequestError."""
+def speech_options(
+    body: SpeechBody, format_: AudioFormat, *, has_word_timings: bool
+) -> SpeechOptions:
+    """Translate ``body``, but for its dictionary. Raises RequestError."""
     config = body.generation_config
     if body.speed not in (None, "normal", 0):
         message = "The speed is set in generation_config."
         raise FieldError(ErrorCode.UNSUPPORTED, message, param="speed")
-    if config is not None and config.volume not in (None, 1):
-        raise unsupported("generation_config.volume", "This server speaks at one volume.")
-    if config is not None and config.emotion not in (None, "neutral"):
-        raise unsupported("generation_config.emotion", "This server's voices have no emotions.")
-    if body.pronunciation_dict_id:
-        raise unsupported("pronunciation_dict_id", "This server has no dictionaries.")
     if body.add_phoneme_timestamps:
         raise unsupported("add_phoneme_timestamps", "This server has no phonemes.")
     if body.save:
@@ -181,13 +188,37 @@ def context_create(
         voice = voice.id
     if not voice:
         raise missing_field("voice")
-    return wire.ContextCreate(
-        NAME,
+    timestamps = bool(body.add_timestamps) and has_word_timings
+    deliveries = () if config is None else config.deliveries
+    return SpeechOptions(
+        format=format_,
         voice=voice,
-        audio=wire.AudioOptions(speed=body.pace),
-        max_lead_ms=max_lead_ms,
-        timestamps=timestamps and bool(body.add_timestamps) and runtime.talker.has_word_timings,
+        timestamps=timestamps,
+        may_be_silent=True,
+        deliveries=deliveries,
     )
+
+
+def page_of(
+    ids: Sequence[str], limit: int, starting_after: str | None, ending_before: str | None
+) -> tuple[int, int, str | None]:
+    """Return where a page of a list begins and ends, and the cursor of the page after it, in the
+    direction in which the client goes. Raises RequestError for a cursor that is none of ``ids``.
+    """
+
+    def place(name: str, cursor: str) -> int:
+        if cursor not in ids:
+            allowed = "the id of an entry in this list"
+            raise invalid_field(name, cursor, allowed, ErrorCode.INVALID_PARAMETER)
+        return ids.index(cursor)
+
+    if ending_before:
+        end = place("ending_before", ending_before)
+        begin = max(0, end - limit)
+        return begin, end, ids[begin] if begin else None
+    begin = place("starting_after", starting_after) + 1 if starting_after else 0
+    end = begin + limit
+    return begin, end, ids[end - 1] if len(ids) > end else None
 
 
 #: Id of flushes that the client did not request, which are not reported.
@@ -212,7 +243,10 @@ class EventRenderer:
     """Renders messages of one context, which continues from ``inherited``, as objects."""
 
     def __init__(
-        self, context_id: str | None, request_id: str, inherited: InheritedState = NOTHING_INHERITED
+        self,
+        context_id: str | None,
+        inherited: InheritedState = NOTHING_INHERITED,
+        request_id: str = "",
     ) -> None:
         self._id, self._request_id = context_id, request_id
         self._began_s, self.flush_id = inherited
@@ -260,11 +294,15 @@ class SocketRenderer(EventRenderer, TextRenderer):
     #: Whether the context ends without a message, since it has only expired.
     is_quiet = False
 
+    def opened(self, handle: int, request_id: str) -> None:
+        """See Renderer."""
+        self._request_id = request_id
+
     def speech(self, audio: bytes, words: Sequence[WordTiming]) -> list[str]:
         """See TextRenderer. Words precede their audio: clients apply them to the next audio."""
         events = [self.timestamps(words)] if words else []
         if audio:
-            events.append(self.chunk(audio))
+            events.append(self.chunk(audio) | self.take_warning())
         return [encoded({**event, "flush_id": self.flush_id}) for event in events]
 
     def flushed(self, flush_id: str) -> list[Revocable]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,14 +15,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from pydantic import BaseModel, Field
-from websockets.frames import CloseCode
 
 from service.access.rules import BROWSER_QUERY, GuardedRouter, Rule, declare
-from service.audio.factory import MEDIA_TYPES
+from service.audio.formats import AudioFormat
 from service.auth.authenticator import MAX_TTL_S
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
-from service.contexts.options import plan_speech
+from service.contexts.options import chosen_language, ignored_languages
 from service.dialects.cartesia.messages import (
     LANGUAGE_FIELDS,
     NAME,
@@ -34,22 +32,25 @@ from service.dialects.cartesia.messages import (
     ContextRequest,
     EventRenderer,
     InheritedState,
-    OutputFormat,
     SocketRenderer,
     SpeechBody,
-    context_create,
     encoded,
     error_event,
+    page_of,
+    speech_options,
 )
-from service.dialects.errors import count_error, parse_message, peek, too_many_contexts
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, mentions
+from service.dialects.cartesia.pronunciations import add_pronunciations, dictionary_of
+from service.dialects.cloning import clone_voice, form_schema
+from service.dialects.voice_lists import ListedVoice, find_voice, list_voices, mentions
+from service.dialects.voices import delete_voice
+from service.errors import parse_message, peek, too_many_contexts
 from service.runtime import Runtime
-from service.transport.http_response import BodyRenderer, HttpSpeech
-from service.transport.http_routes import SpeechRoute, documented
-from service.transport.websocket import Dialect, Socket, SocketClosing, serve_socket
+from service.transport.http_response import BodyRenderer, speak_over_http
+from service.transport.http_routes import ClipRoute, RulesRoute, SpeechRoute, documented
+from service.transport.websocket import Dialect, Idle, Socket, serve_socket
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
 from streaming.events import Done
-from streaming.protocol.field_errors import invalid_field
+from streaming.lru_cache import LruCache
 from streaming.word_timing import WordTiming
 
 _BUFFER_DELAY_MS = 3000
@@ -73,22 +74,21 @@ class _CartesiaContext:
         closed: Callable[[InheritedState | None], None],
     ) -> None:
         runtime = socket.runtime
-        handle = socket.new_handle()
-        request_id = f"{socket.session_id}-{handle}"
-        create = context_create(first, runtime)
-        encoder = first.require_format("raw").make_encoder(runtime, first.pace)
-        plan = plan_speech(runtime, NAME, request_id, create, encoder)
-        self._renderer = SocketRenderer(context_id, request_id, inherited)
+        timed = runtime.engines.talker.spec.has_word_timings
+        options = speech_options(first, first.require_format("raw"), has_word_timings=timed)
+        rules = dictionary_of(first.pronunciation_dict_id, runtime)
+        language = chosen_language(runtime, first.languages)
+        options = replace(options, pronunciations=rules, language=language)
+        self._renderer = SocketRenderer(context_id, inherited)
         self._closed, self._began_s = closed, inherited.heard_s
         self._delay_ms = _BUFFER_DELAY_MS
         self._timer: asyncio.TimerHandle | None = None
-        self._is_ended = False
         self._idle_limit_s = runtime.settings.context_idle_s
-        self.speech = socket.open_context(plan, handle, self._renderer, self._on_closed, context_id)
+        self.speech = socket.speak(options, self._renderer, self._on_closed, context_id)
 
     def take(self, request: ContextRequest) -> None:
         """Handle a request's text, flush and end. Raises RequestError."""
-        if self._is_ended:
+        if self.speech.has_ended:
             message = "The context was ended; it takes no more transcripts."
             raise RequestError(ErrorCode.CONTEXT_CLOSED, message)
         self.speech.touch()
@@ -102,7 +102,7 @@ class _CartesiaContext:
         if flushes:
             self.speech.flush("asked")
         if not request.continue_:
-            self._end()
+            self.speech.end()
         elif not flushes:
             # text without the end of a sentence waits no longer than the client wants
             loop = asyncio.get_running_loop()
@@ -114,23 +114,19 @@ class _CartesiaContext:
         """
         if is_new:
             self.speech.cancel()
-        elif is_last and not self._is_ended:
+        elif is_last and not self.speech.has_ended:
             self._stop_timer()
-            self._end()
-
-    def _end(self) -> None:
-        self._is_ended = True
-        self.speech.end()
+            self.speech.end()
 
     def expire(self, now: float) -> None:
         """End the context if all audio has been played, or if it has been idle for too long."""
-        if self._is_ended or self._timer is not None:
+        if self.speech.has_ended or self._timer is not None:
             return
         if self.speech.silent_s(now) > _EXPIRES_S:
             self._renderer.is_quiet = True
-            self._end()
-        elif self.speech.idle_s(now) > self._idle_limit_s:
-            self._end()
+            self.speech.end()
+        elif self.speech.driver.idle_s(now) > self._idle_limit_s:
+            self.speech.end()
 
     def _speak_what_waits(self) -> None:
         self._timer = None
@@ -154,11 +150,13 @@ _REMEMBERED = 256
 class _CartesiaDialect(Dialect):
     """See Dialect. Errors do not close the socket; one of a context ends only that context."""
 
+    idle = Idle(is_told=False)
+
     def __init__(self, socket: Socket) -> None:
         super().__init__(socket)
         self._contexts: dict[str, _CartesiaContext] = {}
         #: The states of expired contexts, from which a context with the same id continues.
-        self._expired: OrderedDict[str, InheritedState] = OrderedDict()
+        self._expired: LruCache[str, InheritedState] = LruCache(_REMEMBERED)
 
     def on_text(self, text: str) -> None:
         """Handle a message. Errors are sent to the client, and are never fatal."""
@@ -193,10 +191,10 @@ class _CartesiaDialect(Dialect):
     def _answer_silent(self, context_id: str, request: ContextRequest) -> None:
         """Answer a request without text for an expired or unknown context."""
         inherited = self._expired.get(context_id, NOTHING_INHERITED)
-        renderer = EventRenderer(context_id, "", inherited)
+        renderer = EventRenderer(context_id, inherited)
         if request.flush:
             self.socket.send(encoded(renderer.flush_done()))
-            self._remember(context_id, inherited._replace(flush_id=renderer.flush_id))
+            self._expired[context_id] = inherited._replace(flush_id=renderer.flush_id)
         if not request.continue_:
             self._expired.pop(context_id, None)
             self.socket.send(encoded(renderer.end()))
@@ -205,7 +203,6 @@ class _CartesiaDialect(Dialect):
         limit = self.runtime.settings.max_contexts_per_session
         if len(self._contexts) >= limit:
             raise too_many_contexts(limit)
-        self.runtime.require_slot()
         inherited = self._expired.get(context_id, NOTHING_INHERITED)
         context = _CartesiaContext(
             self.socket, request, context_id, inherited, partial(self._on_closed, context_id)
@@ -217,25 +214,18 @@ class _CartesiaDialect(Dialect):
         del self._contexts[context_id]
         self._expired.pop(context_id, None)
         if state is not None:
-            self._remember(context_id, state)
-
-    def _remember(self, context_id: str, state: InheritedState) -> None:
-        self._expired[context_id] = state
-        self._expired.move_to_end(context_id)
-        while len(self._expired) > _REMEMBERED:
-            self._expired.popitem(last=False)
+            self._expired[context_id] = state
 
     def on_tick(self, now: float) -> None:
         """Expire contexts, and close a socket that has been idle for too long."""
         for context in list(self._contexts.values()):
             context.expire(now)
-        if self.socket.idle_s(now) > self.runtime.settings.session_idle_s:
-            raise SocketClosing(CloseCode.GOING_AWAY)
+        super().on_tick(now)
 
     def render_error(self, error: TalkwireError, context_id: str | None = None) -> str:
         """Return an ``error`` message, with a request id that is also in the logs."""
         request_id, done = uuid.uuid4().hex, context_id not in self._contexts
-        count_error(self.runtime, error, request_id, NAME)
+        self.runtime.errors.count(error, request_id, NAME)
         return json.dumps(error_event(error, context_id, request_id, done=done))
 
 
@@ -311,53 +301,95 @@ def cartesia_router(runtime: Runtime) -> GuardedRouter:
     @router.websocket("/tts/websocket")
     @declare(replace(rule, query=BROWSER_QUERY))
     async def websocket(websocket: WebSocket) -> None:
-        # messages, which have no headers, may contain these fields
-        await serve_socket(websocket, runtime, _CartesiaDialect, TABLE, ignored=LANGUAGE_FIELDS)
+        ignored: list[str] = []
+
+        def dialect(socket: Socket) -> Dialect:
+            if not runtime.engines.talker.spec.languages:
+                # messages, which have no headers, may contain these fields
+                ignored.extend(LANGUAGE_FIELDS)
+            return _CartesiaDialect(socket)
+
+        await serve_socket(websocket, runtime, dialect, TABLE, ignored=ignored)
 
     @router.post("/tts/bytes", response_class=Response)
     @speaking
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text. The audio is streamed."""
-        format_ = body.require_format("raw", "wav", "mp3")
-        return spoken(body, request, format_, BodyRenderer(MEDIA_TYPES[format_.name]))
+        return spoken(body, request, body.require_format("raw", "wav", "mp3"))
 
     @router.post("/tts/sse", response_class=Response)
     @speaking
     async def events(body: SpeechBody, request: Request) -> Response:
         """Speak a text as server-sent events, with words if the model has them."""
         format_ = body.require_format("raw")
-        renderer = _SpeechEvents(body.context_id, request.state.request_id)
+        renderer = _SpeechEvents(body.context_id, request_id=request.state.request_id)
         return spoken(body, request, format_, renderer)
 
     def spoken(
-        body: SpeechBody, request: Request, format_: OutputFormat, renderer: BodyRenderer
+        body: SpeechBody,
+        request: Request,
+        format_: AudioFormat,
+        renderer: _SpeechEvents | None = None,
     ) -> Response:
         """Return the response with the speech. Raises RequestError, CapacityError."""
-        runtime.require_ready()
-        timed, lead_ms = isinstance(renderer, _SpeechEvents), runtime.settings.max_lead_ms
-        create = context_create(body, runtime, lead_ms, timestamps=timed)
-        encoder = format_.make_encoder(runtime, body.pace)
-        plan = plan_speech(runtime, NAME, request.state.request_id, create, encoder)
-        ignored = [name for name in LANGUAGE_FIELDS if getattr(body, name)]
-        return HttpSpeech(runtime, plan, body.transcript, TABLE, renderer, ignored)
+        timed = renderer is not None and runtime.engines.talker.spec.has_word_timings
+        options = speech_options(body, format_, has_word_timings=timed)
+        rules = dictionary_of(body.pronunciation_dict_id, runtime)
+        language = chosen_language(runtime, body.languages)
+        options = replace(options, pronunciations=rules, language=language)
+        ignored = ignored_languages(runtime, body.languages)
+        return speak_over_http(request, options, body.transcript, TABLE, renderer, ignored)
 
     _add_account(router, runtime)
+    dictionaries = GuardedRouter(rule, route_class=RulesRoute, responses=errors, tags=[NAME])
+    add_pronunciations(dictionaries, runtime, replace(rule, access=Scope.VOICES_WRITE))
+    router.include_router(dictionaries)
+    changes = replace(rule, access=Scope.VOICES_WRITE)
+    clones = GuardedRouter(changes, route_class=ClipRoute, responses=errors, tags=[NAME])
+    _add_cloning(clones, runtime)
+    router.include_router(clones)
     return router
+
+
+def _add_cloning(router: APIRouter, runtime: Runtime) -> None:
+    """Add the routes that add and delete voices."""
+
+    @router.post("/voices/clone", openapi_extra=form_schema("clip"))
+    async def clone(request: Request) -> Voice:
+        """Make and store a voice from a clip, with the consent of whose it is."""
+        voice = await clone_voice(
+            request,
+            runtime,
+            "clip",
+            how=(
+                "the fields consent_by and consent_statement, with Cartesia's client as "
+                'extra_body={"consent_by": "Anna", "consent_statement": "I agree to this use."}'
+            ),
+            refused={"base_voice_id": "A voice is made from a clip alone."},
+        )
+        return _shaped(find_voice(voice.id, runtime.voices), time.time())
+
+    @router.delete("/voices/{voice_id}", status_code=204)
+    async def delete(voice_id: str, request: Request) -> None:
+        """Delete an added voice permanently, with its file, codes and name."""
+        await delete_voice(request, runtime, voice_id)
+
+
+def _shaped(voice: ListedVoice, started: float) -> Voice:
+    """Return a voice in Cartesia's format. Those that came with the server are as old as it."""
+    made = datetime.fromtimestamp(voice.created_at or started, UTC)
+    return Voice(
+        id=voice.id,
+        name=voice.name,
+        description=voice.description or "",
+        language=voice.language or "en",
+        created_at=made.isoformat(),
+    )
 
 
 def _add_account(router: APIRouter, runtime: Runtime) -> None:
     """Add the routes of voices and tokens."""
     started = time.time()
-
-    def shaped(voice: ListedVoice) -> Voice:
-        made = datetime.fromtimestamp(voice.created_at or started, UTC)
-        return Voice(
-            id=voice.id,
-            name=voice.name,
-            description=voice.description or "",
-            language=voice.language or "en",
-            created_at=made.isoformat(),
-        )
 
     @router.get("/voices")
     async def voices(
@@ -367,31 +399,17 @@ def _add_account(router: APIRouter, runtime: Runtime) -> None:
         q: str = "",
     ) -> VoicePage:
         """List the available voices, in pages."""
-        every = list_voices(runtime)
+        every = list_voices(runtime.voices)
         found = [one for one in every if mentions(q, (one.name, one.description, one.id))]
         ids = [voice.id for voice in found]
-
-        def place(name: str, cursor: str) -> int:
-            if cursor not in ids:
-                allowed = "the id of a voice in this list"
-                raise invalid_field(name, cursor, allowed, ErrorCode.INVALID_PARAMETER)
-            return ids.index(cursor)
-
-        if ending_before:
-            end = place("ending_before", ending_before)
-            begin = max(0, end - limit)
-            following = ids[begin] if begin else None
-        else:
-            begin = place("starting_after", starting_after) + 1 if starting_after else 0
-            end = begin + limit
-            following = ids[end - 1] if len(ids) > end else None
-        data = [shaped(voice) for voice in found[begin:end]]
+        begin, end, following = page_of(ids, limit, starting_after, ending_before)
+        data = [_shaped(voice, started) for voice in found[begin:end]]
         return VoicePage(data=data, has_more=following is not None, next_page=following)
 
     @router.get("/voices/{voice_id}")
     async def voice(voice_id: str) -> Voice:
         """Get a voice."""
-        return shaped(find_voice(voice_id, runtime))
+        return _shaped(find_voice(voice_id, runtime.voices), started)
 
     @router.post("/access-token")
     async def access_token(body: TokenBody) -> Token:

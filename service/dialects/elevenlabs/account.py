@@ -7,11 +7,19 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from service.auth.caller import current_caller
-from service.dialects.voice_aliases import ListedVoice, find_voice, list_voices, mentions
+from service.dialects.cloning import clone_voice, form_schema
+from service.dialects.voice_lists import (
+    ListedVoice,
+    VoiceListBody,
+    find_voice,
+    list_voices,
+    mentions,
+)
+from service.dialects.voices import delete_voice
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
 from streaming.protocol.field_errors import invalid_field
@@ -106,6 +114,19 @@ class User(BaseModel):
     seat_type: str = "workspace_member"
 
 
+class AddedVoice(BaseModel):
+    """A voice that was added."""
+
+    voice_id: str
+    requires_verification: bool = False
+
+
+class DeletedVoice(BaseModel):
+    """A voice that was deleted."""
+
+    status: Literal["ok"] = "ok"
+
+
 class Token(BaseModel):
     """A token, for the query parameter `single_use_token`."""
 
@@ -135,10 +156,15 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
     """Add the routes of the account."""
     started = int(time.time())
 
-    @router.get("/v1/voices")
-    async def voices() -> VoiceList:
+    def shape(every: list[ListedVoice]) -> VoiceList:
+        return VoiceList(voices=[_shaped(voice) for voice in every])
+
+    body = VoiceListBody(runtime.voices, lambda: list_voices(runtime.voices), shape)
+
+    @router.get("/v1/voices", response_model=VoiceList)
+    async def voices() -> Response:
         """List the available voices."""
-        return VoiceList(voices=[_shaped(voice) for voice in list_voices(runtime)])
+        return await body.response()
 
     @router.get("/v2/voices")
     async def voices_page(
@@ -152,11 +178,12 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         sort_direction: Literal["asc", "desc"] = "asc",
     ) -> VoicePage:
         """List the available voices, in pages, the default first unless they are sorted."""
+        wanted = frozenset(voice_ids or ())
         found = [
             voice
-            for voice in list_voices(runtime)
+            for voice in list_voices(runtime.voices)
             if mentions(search, _searched(voice))
-            and (not voice_ids or voice.id in voice_ids)
+            and (not wanted or voice.id in wanted)
             and category in ("", _category(voice))
             and voice_type in ("", *_VOICE_TYPES[_category(voice)])
         ]
@@ -184,13 +211,13 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
     @router.get("/v1/voices/{voice_id}/settings")
     async def voice_settings(voice_id: str) -> VoiceSettings:
         """Get the settings of a voice."""
-        find_voice(voice_id, runtime)
+        find_voice(voice_id, runtime.voices)
         return VoiceSettings()
 
     @router.get("/v1/voices/{voice_id}")
     async def voice(voice_id: str) -> Voice:
         """Get a voice."""
-        return _shaped(find_voice(voice_id, runtime))
+        return _shaped(find_voice(voice_id, runtime.voices))
 
     @router.get("/v1/user")
     async def user() -> User:
@@ -211,10 +238,10 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
         return Subscription(
             voice_slots_used=sum(
                 voice.consent is not None and voice.tenant == caller.tenant
-                for voice in runtime.library.voices(caller.tenant)
+                for voice in runtime.voices.library.voices(caller.tenant)
             ),
             voice_limit=runtime.settings.max_voices if most is None else most,
-            can_use_instant_voice_cloning=runtime.codec.can_encode,
+            can_use_instant_voice_cloning=runtime.voices.cloner.is_able,
         )
 
     @router.post("/v1/single-use-token/{token_type}")
@@ -224,6 +251,31 @@ def add_account(router: APIRouter, runtime: Runtime) -> None:
             allowed = " or ".join(_TOKEN_KINDS)
             raise invalid_field("token_type", token_type, allowed, ErrorCode.UNSUPPORTED)
         return Token(token=runtime.authority.issue_token(current_caller(), 15 * 60))
+
+
+def add_cloning(router: APIRouter, runtime: Runtime) -> None:
+    """Add the routes that add and delete voices."""
+
+    @router.post("/v1/voices/add", openapi_extra=form_schema("files"))
+    async def add(request: Request) -> AddedVoice:
+        """Make and store a voice from a clip, with the consent of whose it is in `labels`."""
+        voice = await clone_voice(
+            request,
+            runtime,
+            "files",
+            how=(
+                "consent_by and consent_statement in labels, such as "
+                'labels={"consent_by": "Anna", "consent_statement": "I agree to this use."}'
+            ),
+            refused={"remove_background_noise": "This server does not clean clips."},
+        )
+        return AddedVoice(voice_id=voice.id)
+
+    @router.delete("/v1/voices/{voice_id}")
+    async def delete(voice_id: str, request: Request) -> DeletedVoice:
+        """Delete an added voice permanently, with its file, codes and name."""
+        await delete_voice(request, runtime, voice_id)
+        return DeletedVoice()
 
 
 def _page_begin(token: str, voices: Sequence[ListedVoice]) -> int:

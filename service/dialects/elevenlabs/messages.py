@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,11 +12,13 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from service.contexts.speech_context import Message, Revocable, TextRenderer
+from service.contexts.socket_output import Message, Revocable, TextRenderer
+from service.dialects.elevenlabs.pronunciations import Locators
 from service.dialects.elevenlabs.request import NAME, VoiceSettings
-from service.dialects.errors import ErrorTable
+from service.errors import ErrorTable
 from streaming.errors import ErrorCode, TalkwireError
 from streaming.word_timing import WordTiming
+from text.surrogates import SurrogateJoiner
 
 
 def _body(error: TalkwireError, request_id: str) -> dict[str, Any]:
@@ -39,10 +42,15 @@ TABLE = ErrorTable(
 )
 
 
+def error_fields(error: TalkwireError) -> dict[str, Any]:
+    """Return the common fields of all sockets' messages for an error."""
+    code, close_code = error.code.value, TABLE.close_code(error)
+    return {"message": TABLE.message(error), "error": code, "code": close_code}
+
+
 def error_message(error: TalkwireError, context_id: str | None = None) -> str:
     """Return a socket's message for an error."""
-    code, close_code = error.code.value, TABLE.close_code(error)
-    message = {"message": TABLE.message(error), "error": code, "code": close_code}
+    message = error_fields(error)
     return json.dumps(message if context_id is None else {**message, "contextId": context_id})
 
 
@@ -94,25 +102,41 @@ class CharTimes:
         return CharTimes(self.chars + other.chars, self.edges_ms[:-1] + other.edges_ms)
 
 
+def _is_symbol(char: str) -> bool:
+    return unicodedata.category(char) == "So" and char != "\ufffd"
+
+
 class Aligner:
     """Returns the characters of one context in order, each once.
 
     ``append`` must get exactly the context's text, since words have positions in it. Whitespace is
     returned as spaces. Each word is followed by a space, by which clients recognise its end. If
-    the text has none yet, the space is lent, and the text's own is skipped when it comes. Set
-    ``lends`` to False if the text is complete.
+    the text has none yet, the space is lent, and the text's own is skipped when it comes. Symbols
+    between words, such as emoji, are left out: Pipecat takes them for words that it does not find,
+    and loses those after them. Set ``lends`` to False if the text is complete; then all of it is
+    returned.
     """
 
     def __init__(self, *, lends: bool = True) -> None:
         self._text: str = ""
+        self._surrogates = SurrogateJoiner()
         self._at = 0
         #: The end of the characters returned so far.
         self.clock_ms = 0
         self._lends, self._has_lent, self._has_words = lends, False, False
 
+    @property
+    def position(self) -> int:
+        """The number of characters of the text that have been returned."""
+        return self._at
+
     def append(self, text: str) -> None:
-        """Append text."""
-        self._text += text
+        """Append text. Halves of surrogate pairs become what they become in the session."""
+        self._text += self._surrogates.push(text)
+
+    def flush(self) -> None:
+        """End the text so far, as a flush and the end of the context do."""
+        self._text += self._surrogates.flush()
 
     def take(self, words: Sequence[WordTiming]) -> CharTimes | None:
         """Return the characters up to the end of ``words``; None if there are none."""
@@ -121,7 +145,8 @@ class Aligner:
         for word in words:
             self._skip_lent()
             begin, end = max(self._at, word.start), max(self._at, word.end)
-            self._spread(chars, edges, self._text[self._at : begin], word.start_ms)
+            between = self._shown(self._text[self._at : begin])
+            self._spread(chars, edges, between, word.start_ms)
             edges[-1] = max(edges[-1], round(word.start_ms))
             self._spread(chars, edges, self._text[begin:end], word.end_ms)
             self._at = end
@@ -131,18 +156,27 @@ class Aligner:
         return CharTimes(tuple(chars), tuple(edges)) if chars else None
 
     def finish(self) -> CharTimes | None:
-        """Return the unspoken text after the last word, such as an emoji, with no duration. A
-        client would otherwise wait for the end of a word that it directly follows.
+        """Return the unspoken text after the last word, such as a dash, with no duration. A client
+        would otherwise wait for the end of a word that it directly follows.
         """
+        self.flush()
         self._skip_lent()
-        rest = self._text[self._at :]
-        if not (rest and self._has_words):
+        left = self._text[self._at :]
+        rest = self._shown(left)
+        if not self._has_words or not rest or (rest != left and rest.isspace()):
             return None
         self._at = len(self._text)
         chars = [" " if char.isspace() else char for char in rest]
         if self._lends and chars[-1] != " ":
             chars.append(" ")
         return CharTimes(tuple(chars), (self.clock_ms,) * (len(chars) + 1))
+
+    def _shown(self, between: str) -> str:
+        """Return text between words as the client gets it: of symbols only the space."""
+        is_symbols = not any(map(str.isalnum, between)) and any(map(_is_symbol, between))
+        if not (self._lends and is_symbols):
+            return between
+        return "".join(filter(str.isspace, between)) or " "
 
     def _spread(self, chars: list[str], edges: list[int], text: str, until_ms: float) -> None:
         begin = edges[-1]
@@ -181,7 +215,7 @@ class ClientMessage(BaseModel):
     close_context: bool | None = None
     close_socket: bool | None = None
     voice_settings: VoiceSettings | None = None
-    pronunciation_dictionary_locators: list[Any] | None = None
+    pronunciation_dictionary_locators: Locators | None = None
 
 
 class StreamRenderer(TextRenderer):
@@ -205,13 +239,22 @@ class StreamRenderer(TextRenderer):
         return self._spoken(audio, self.aligner.take(words), since_ms)
 
     def _spoken(self, audio: bytes, times: CharTimes | None, since_ms: int) -> list[str]:
+        message = self._message(audio, times, since_ms)
+        return [] if message is None else [self._encoded(message)]
+
+    def _message(
+        self, audio: bytes, times: CharTimes | None, since_ms: int
+    ) -> dict[str, Any] | None:
+        """Return a message with audio and characters; None if there are neither."""
         message: dict[str, Any] = {"audio": base64.b64encode(audio).decode()}
         if times is not None:
             alignment = times.relative(since_ms)
             message |= {"alignment": alignment, "normalizedAlignment": alignment}
         elif not audio:
-            return []
-        return [_encoded(message, self.context_id)]
+            return None
+        if audio:
+            message |= self.take_warning()
+        return message
 
     def _tail(self) -> list[Message]:
         """Return a message with the text after the last word."""
@@ -223,16 +266,25 @@ class StreamRenderer(TextRenderer):
         only one of them.
         """
         self.failure = error
-        last: list[Message] = [final_message(self.context_id)]
+        last: list[Message] = [self._final()]
         if error is None:
             return self._tail() + last
-        return [error_message(error, self.context_id), *([] if self.context_id is None else last)]
+        return [self._error(error), *([] if self.context_id is None else last)]
 
     def cancelled(self) -> list[str]:
         """Return the last message, so that the client knows that the id is free. Without an id, the
         socket is closing, and the reason has been sent.
         """
-        return [] if self.context_id is None else [final_message(self.context_id)]
+        return [] if self.context_id is None else [self._final()]
+
+    def _final(self) -> str:
+        return final_message(self.context_id)
+
+    def _error(self, error: TalkwireError) -> str:
+        return error_message(error, self.context_id)
+
+    def _encoded(self, message: dict[str, Any]) -> str:
+        return _encoded(message, self.context_id)
 
 
 def final_message(context_id: str | None) -> str:

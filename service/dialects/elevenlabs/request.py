@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from service.audio.containers import RestartingEncoder
-from service.audio.encoder import AudioEncoder
-from service.audio.factory import make_stream_encoder
-from service.contexts.options import speech_request
+from service.audio.formats import AudioFormat
+from service.contexts.options import (
+    FlushEncoder,
+    SpeechOptions,
+    check_options,
+    chosen_language,
+)
+from service.dialects.elevenlabs.pronunciations import Locators, located
 from service.runtime import Runtime
 from streaming.errors import ErrorCode
-from streaming.protocol import messages as wire
+from streaming.ports import Sampling
 from streaming.protocol.field_errors import invalid_field, unsupported
 
 NAME = "elevenlabs"
@@ -33,27 +37,8 @@ _ENCODINGS = {
 _TIMEOUT_S, _MAX_TIMEOUT_S = 20.0, 180.0
 
 
-class OutputFormat(NamedTuple):
-    """A parsed ``codec_rate_bitrate``. ``sample_rate`` None: the encoder's default."""
-
-    encoding: str
-    sample_rate: int | None
-    bit_rate: int | None
-
-    @property
-    def is_file(self) -> bool:
-        """Whether a flush ends a file, which is audible."""
-        return self.encoding in ("mp3", "ogg_opus")
-
-    def make_encoder(self, runtime: Runtime, speed: float) -> AudioEncoder:
-        """Create the encoder of a context. Raises RequestError (``unsupported``)."""
-        codec_rate, (name, rate, bit_rate) = runtime.codec.spec.sample_rate, self
-        make = partial(make_stream_encoder, name, codec_rate, rate, bit_rate=bit_rate, speed=speed)
-        return RestartingEncoder(make) if self.is_file else make()
-
-
-def parse_format(name: str) -> OutputFormat:
-    """Parse an ``output_format``. Raises RequestError (``unsupported``)."""
+def parse_format(name: str) -> AudioFormat:
+    """Parse an ``output_format``, ``codec_rate_bitrate``. Raises RequestError (``unsupported``)."""
     match = _FORMAT.fullmatch(name)
     if match is None or (match[3] is not None) != (match[1] in ("mp3", "opus")):
         raise invalid_field(
@@ -68,7 +53,12 @@ def parse_format(name: str) -> OutputFormat:
     if kind == "opus" and rate != 48_000:
         allowed = "opus_48000_<kbit/s> for Opus"
         raise invalid_field("output_format", name, allowed, ErrorCode.UNSUPPORTED)
-    return OutputFormat(_ENCODINGS[kind], None if kind == "opus" else rate, bit_rate)
+    return AudioFormat(
+        _ENCODINGS[kind],
+        None if kind == "opus" else rate,
+        bit_rate=bit_rate,
+        is_chained=kind in ("mp3", "opus"),  # a flush ends a file
+    )
 
 
 class VoiceSettings(BaseModel):
@@ -79,85 +69,92 @@ class VoiceSettings(BaseModel):
     )
 
 
-class SpeechBody(BaseModel):
-    """The body of HTTP requests. ElevenLabs' other fields are accepted, without effect."""
+class SpokenBody(BaseModel):
+    """What the bodies of all HTTP requests have. ElevenLabs' other fields are accepted, without
+    effect.
+    """
 
-    text: str = Field(description="The text to speak.")
     model_id: str | None = Field(None, description="Any name; the served model speaks.")
-    language_code: str | None = Field(None, description="Without effect, and named as ignored.")
-    voice_settings: VoiceSettings | None = Field(None, description="Only `speed` has an effect.")
+    language_code: str | None = Field(
+        None,
+        description="A language that the model reads, such as `en`. Without effect, and named as "
+        "ignored, where the model follows the text.",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
         None, description="The same seed and text give the same audio."
     )
-    pronunciation_dictionary_locators: list[Any] | None = Field(
-        None, description="Only an empty list is served."
+    pronunciation_dictionary_locators: Locators | None = Field(
+        None, description="Dictionaries to speak by; an earlier one comes first."
     )
     audio_effects: dict[str, Any] | None = Field(None, description="Not served.")
 
 
-def speech_create(
-    body: SpeechBody, voice: str, runtime: Runtime, *, timestamps: bool
-) -> wire.ContextCreate:
-    """Translate ``body`` to a context. Raises RequestError."""
-    refuse_dictionaries(body.pronunciation_dictionary_locators)
+class SpeechBody(SpokenBody):
+    """The body of a request for a text."""
+
+    text: str = Field(description="The text to speak.")
+    voice_settings: VoiceSettings | None = Field(None, description="Only `speed` has an effect.")
+
+
+def speech_options(
+    body: SpokenBody, voice: str, format_: AudioFormat, runtime: Runtime, *, timestamps: bool
+) -> SpeechOptions:
+    """Translate ``body``, in a format at its speed. Raises RequestError."""
     if body.audio_effects:
         raise unsupported("audio_effects", "This server has no audio effects.")
-    speed = body.voice_settings.speed if body.voice_settings else None
-    return wire.ContextCreate(
-        NAME,
+    return SpeechOptions(
+        format=format_,
         voice=voice,
-        audio=wire.AudioOptions(speed=speed or 1.0),
-        sampling=wire.SamplingOptions(seed=body.seed),
-        max_lead_ms=runtime.settings.max_lead_ms,
-        timestamps=timestamps and runtime.talker.has_word_timings,
+        language=chosen_language(runtime, {"language_code": body.language_code}),
+        sampling=Sampling(seed=body.seed),
+        pronunciations=located(body.pronunciation_dictionary_locators, runtime),
+        timestamps=timestamps,
+        may_be_silent=True,
     )
 
 
-class StreamOptions(NamedTuple):
-    """Options of a socket, from its URL. ``voice`` is the client's name for it."""
+def at_speed(format_: AudioFormat, settings: VoiceSettings | None) -> AudioFormat:
+    """Return the format with the speed of a voice's settings."""
+    speed = None if settings is None else settings.speed
+    return replace(format_, speed=speed or 1.0)
 
-    voice: str
-    format: OutputFormat
-    seed: int | None
+
+class StreamOptions(NamedTuple):
+    """Options of a socket, from its URL. Its contexts may have other speeds."""
+
+    speech: SpeechOptions
     auto_mode: bool
     sync_alignment: bool
     inactivity_s: float
 
-    def create(self, runtime: Runtime, speed: float) -> wire.ContextCreate:
-        """Translate the options to a context of this socket."""
-        return wire.ContextCreate(
-            NAME,
-            voice=self.voice,
-            audio=wire.AudioOptions(speed=speed),
-            sampling=wire.SamplingOptions(seed=self.seed),
-            timestamps=runtime.talker.has_word_timings,
-        )
 
-
-def stream_options(voice: str, query: Mapping[str, str], runtime: Runtime) -> StreamOptions:
+def stream_options(voice: str | None, query: Mapping[str, str], runtime: Runtime) -> StreamOptions:
     """Parse a socket's URL. Raises RequestError if no context with it could be served."""
     if _is_true(query, "enable_ssml_parsing"):
         raise unsupported("enable_ssml_parsing", "This server reads no SSML.")
-    options = StreamOptions(
-        voice,
-        parse_format(query.get("output_format", DEFAULT_FORMAT)),
-        _whole(query, "seed"),
+    format_ = parse_format(query.get("output_format", DEFAULT_FORMAT))
+    seed, inactivity_s = _whole(query, "seed"), _whole(query, "inactivity_timeout") or _TIMEOUT_S
+    if format_.name == "wav":
+        raise unsupported("output_format", "A socket has no WAV files.")
+    speech = SpeechOptions(
+        format=format_,
+        voice=voice,
+        language=chosen_language(runtime, {"language_code": query.get("language_code")}),
+        sampling=Sampling(seed=seed),
+        timestamps=runtime.engines.talker.spec.has_word_timings,
+        # the end of a file is audible
+        flush_encoder=(
+            FlushEncoder.EACH_PAUSE if format_.is_chained else FlushEncoder.EACH_UTTERANCE
+        ),
+        may_be_silent=True,
+    )
+    check_options(runtime, speech)
+    return StreamOptions(
+        speech,
         _is_true(query, "auto_mode"),
         _is_true(query, "sync_alignment"),
-        min(_MAX_TIMEOUT_S, _whole(query, "inactivity_timeout") or _TIMEOUT_S),
+        min(_MAX_TIMEOUT_S, inactivity_s),
     )
-    if options.format.encoding == "wav":
-        raise unsupported("output_format", "A socket has no WAV files.")
-    options.format.make_encoder(runtime, 1.0)
-    runtime.talker.check_options(speech_request(runtime, options.create(runtime, 1.0), NAME))
-    return options
-
-
-def refuse_dictionaries(locators: list[Any] | None) -> None:
-    """Raise RequestError if there are any."""
-    if locators:
-        message = "This server has no pronunciation dictionaries."
-        raise unsupported("pronunciation_dictionary_locators", message)
 
 
 def _is_true(query: Mapping[str, str], name: str) -> bool:

@@ -14,6 +14,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
@@ -22,46 +23,51 @@ from starlette.types import Receive, Scope, Send
 
 from service.admission import Lease
 from service.audio.containers import tell_length
-from service.audio.factory import MEDIA_TYPES
+from service.audio.formats import MEDIA_TYPES
 from service.auth.caller import current_caller
 from service.contexts.options import SpeechPlan, require_model
 from service.contexts.speech_context import Audio
-from service.dialects.errors import count_error, refusal
+from service.dialects.openai.captions import captioned
 from service.dialects.openai.errors import TABLE, error_body
 from service.dialects.openai.request import (
     FORMATS,
     NAME,
+    FinishReason,
     Name,
     SpeechBody,
-    TextOptions,
+    TextFields,
+    finish_reason,
     heard_frame_s,
     ignored_fields,
     prepare_reference,
     response_format,
-    speech_plan,
+    speech_options,
     token_usage,
     warning_header,
 )
 from service.runtime import Runtime
 from service.transport.http_response import (
     ResponseBody,
+    Spoken,
     open_response,
+    plan_response,
     speak_whole,
     until_gone,
 )
 from service.transport.http_routes import ignored_header
 from service.voices.cloning import Prepare
 from streaming.errors import CapacityError, ErrorCode, RequestError, TalkwireError
-from streaming.events import Done
 from streaming.ports import Reference
 from streaming.protocol.field_errors import invalid_parameter, unknown_field
 
 _DEFAULT_FORMAT = "wav"
 #: Fields of the speaker. An item that sets one of them takes none from its batch.
-_SPEAKER = frozenset(("voice", "ref_audio", "ref_text", "references", "task_type"))
+_SPEAKER = frozenset(
+    ("voice", "ref_audio", "ref_text", "references", "task_type", "x_vector_only_mode")
+)
 
 
-class BatchItem(TextOptions):
+class BatchItem(TextFields):
     """One text. Its fields override those of the batch. An item with a voice or a clip takes
     neither from the batch.
     """
@@ -69,7 +75,7 @@ class BatchItem(TextOptions):
     input: str = Field(description="The text to speak.")
 
 
-class BatchBody(TextOptions):
+class BatchBody(TextFields):
     """The body of `POST /v1/audio/speech/batch`. Unknown fields have no effect, and are named in
     the response's header `x-talkwire-ignored`. A server may refuse them instead.
     """
@@ -94,6 +100,15 @@ class BatchResult(BaseModel):
     audio_data: str | None = Field(None, description="Base64, of a success.")
     media_type: str | None = Field(None, description="Of a success.")
     usage: BatchUsage | None = Field(None, description="Of a success.")
+    captions: str | list[dict[str, Any]] | None = Field(
+        None, description="Of a success, if they were asked for."
+    )
+    finish_reason: FinishReason | None = Field(
+        None, description="Of a success; `length` if an utterance was cut at a maximum length."
+    )
+    warnings: list[str] | None = Field(
+        None, description="For people: what of the text has no effect, of a success."
+    )
     error: str | None = Field(None, description="For people, of an error.")
     code: str | None = Field(None, description="A code of docs/reference/protocol.md.")
     param: str | None = Field(None, description="The field at fault, where one is.")
@@ -124,8 +139,8 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     ]
     if extra and settings.unknown_fields == "refuse":
         raise unknown_field(extra[0][1], sorted((*BatchBody.model_fields, "input")))
-    require_model(runtime, body.model)
-    runtime.require_ready()
+    require_model(runtime.settings, body.model)
+    runtime.lifecycle.require_ready()
     bodies = [_speech_body(body, item) for item in body.items]
     known: dict[object, Prepare] = {}
 
@@ -141,9 +156,8 @@ def batch_response(body: BatchBody, runtime: Runtime, request_id: str) -> HttpBa
     ignored, warnings = list[str](), dict[str, str]()
     for index, one in enumerate(bodies):
         try:  # buffered: it is not played while it is made
-            plan = speech_plan(
-                one, runtime, f"{request_id}-{index}", buffered=True, prepare=prepare
-            )
+            options = replace(speech_options(one, runtime, prepare), buffered=True)
+            plan = plan_response(runtime, NAME, f"{request_id}-{index}", options)
             items.append((plan, one))
             ignored += ignored_fields(one, runtime)
             warnings |= warning_header(one, runtime)
@@ -185,12 +199,12 @@ _PIECE_BYTES = 48 * 1024
 
 
 class _Spoken(NamedTuple):
-    """A request's encoded audio, its number of samples, and the end of its context."""
+    """A request's encoded audio, its number of samples, and what it was."""
 
     asked: SpeechBody
     data: bytearray
     samples: int
-    done: Done
+    whole: Spoken
 
 
 #: The plan of a text, and its request.
@@ -230,12 +244,13 @@ class HttpBatch(Response):
         if self._todo:
             (plan, _), _ = self._todo[0]
             try:
-                self._first = self._runtime.admission.acquire(self._caller, plan.session.speed)
+                speed = plan.options.format.speed
+                self._first = self._runtime.admission.acquire(self._caller, speed)
             except CapacityError as full:
-                answer = refusal(self._runtime, full, TABLE, self._request_id)
+                answer = self._runtime.errors.refusal(full, TABLE, self._request_id)
                 await answer(scope, receive, send)
                 return
-        with self._runtime.connection():
+        with self._runtime.lifecycle.connection():
             try:
                 async with asyncio.TaskGroup() as tasks:
                     await self._speak_all(tasks, receive, send)
@@ -262,8 +277,10 @@ class HttpBatch(Response):
         while self._todo:
             (plan, asked), result = self._todo.popleft()
             try:
-                self._runtime.require_text(asked.input)
-                lease = await self._acquire(plan.session.speed)
+                self._runtime.accounts.require_text(
+                    self._caller, len(asked.input), time.monotonic()
+                )
+                lease = await self._acquire(plan.options.format.speed)
                 result.set_result(await self._speak(plan, asked, lease, tasks))
             except TalkwireError as error:
                 result.set_result(error)
@@ -275,7 +292,7 @@ class HttpBatch(Response):
             return first
         give_up_at = time.monotonic() + _SLOT_TIMEOUT_S
         while True:
-            self._runtime.require_ready()
+            self._runtime.lifecycle.require_ready()
             try:
                 return self._runtime.admission.acquire(self._caller, speed)
             except CapacityError as full:
@@ -296,8 +313,8 @@ class HttpBatch(Response):
             data += audio.data
             samples += audio.samples
 
-        done = await speak_whole(context, outputs, asked.input, take)
-        return _Spoken(asked, data, samples, done)
+        whole = await speak_whole(context, outputs, asked.input, take)
+        return _Spoken(asked, data, samples, whole)
 
     async def _write(self, body: ResponseBody) -> None:
         """Write a ``BatchAnswer`` as one JSON object, in parts."""
@@ -307,7 +324,7 @@ class HttpBatch(Response):
             for index in range(total):
                 result = await self._results.popleft()
                 if isinstance(result, TalkwireError):
-                    count_error(self._runtime, result, self._request_id, NAME)
+                    self._runtime.errors.count(result, self._request_id, NAME)
                     failed += 1
                 for piece in self._told(index, result):
                     await body.put(piece)
@@ -315,7 +332,7 @@ class HttpBatch(Response):
             counts = {"total": total, "succeeded": total - failed, "failed": failed}
             await body.put(b"]," + _json(counts)[1:], last=True)
         except CapacityError as slow:
-            count_error(self._runtime, slow, self._request_id, NAME)
+            self._runtime.errors.count(slow, self._request_id, NAME)
 
     def _told(self, index: int, result: Result) -> Iterator[bytes]:
         """Yield a ``BatchResult``, after a comma if necessary. Making a part blocks the event loop,
@@ -329,13 +346,18 @@ class HttpBatch(Response):
             param = {} if told["param"] is None else {"param": told["param"]}
             yield _json({"index": index, **fields, **param})
             return
-        name = FORMATS[response_format(result.asked, self._runtime)]
+        name = FORMATS[response_format(result.asked, self._runtime.settings)]
         tell_length(name, result.data, result.samples)
-        usage = token_usage(result.done.report, heard_frame_s(result.asked, self._runtime))
+        usage = token_usage(result.whole.done.report, heard_frame_s(result.asked, self._runtime))
         yield _json({"index": index, "status": "success"})[:-1] + b',"audio_data":"'
         for at in range(0, len(result.data), _PIECE_BYTES):
             yield base64.b64encode(result.data[at : at + _PIECE_BYTES])
-        yield b'",' + _json({"media_type": MEDIA_TYPES[name], "usage": usage})[1:]
+        done, words, warnings = result.whole
+        more: dict[str, Any] = {"usage": usage, "finish_reason": finish_reason(done)}
+        more |= captioned(result.asked.captions, words)
+        if warnings:
+            more["warnings"] = warnings
+        yield b'",' + _json({"media_type": MEDIA_TYPES[name], **more})[1:]
 
 
 def _json(fields: dict[str, Any]) -> bytes:

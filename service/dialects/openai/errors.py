@@ -1,25 +1,14 @@
-"""Errors in OpenAI's format, also for paths without a route."""
+"""Errors in OpenAI's format."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Response
-from fastapi.exception_handlers import http_exception_handler
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
-from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
 
-from service.dialects.errors import TOO_MANY, UNAVAILABLE, ErrorTable, refusal, retry_ms
-from streaming.errors import ErrorCode, RequestError, TalkwireError
-
-_NO_ROUTE = {
-    404: "There is nothing at this address.",
-    405: "This address does not take that method.",
-}
+from service.errors import TOO_MANY, UNAVAILABLE, ErrorTable, retry_ms
+from streaming.errors import ErrorCode, TalkwireError
 
 
 class ErrorDetail(BaseModel):
@@ -65,27 +54,3 @@ TABLE = ErrorTable(
 )
 #: For routes whose path names the voice.
 RESOURCE_TABLE = replace(TABLE, statuses={})
-
-
-async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """End a router with a 404 for ``no_route``, also for a handshake. Starlette would close that,
-    which the client sees as 403.
-    """
-    raise HTTPException(404)
-
-
-async def no_route(request: HTTPConnection, error: Exception) -> Response:
-    """Respond to a path or method without a route, for all dialects, and to handshakes too."""
-    assert isinstance(error, HTTPException)
-    message = _NO_ROUTE.get(error.status_code)
-    if message is None:
-        assert isinstance(request, Request)
-        return await http_exception_handler(request, error)
-    errors = replace(TABLE, dialect="none", statuses={ErrorCode.UNSUPPORTED: error.status_code})
-    refused = RequestError(ErrorCode.UNSUPPORTED, message)
-    response = refusal(request.app.state.runtime, refused, errors)
-    if error.status_code == 405:  # Starlette names the methods of one route of the path
-        routes = [r for r in request.app.routes if r.matches(request.scope)[0] is not Match.NONE]
-        methods = {name for route in routes for name in route.methods}
-        response.headers["allow"] = ", ".join(sorted(methods))
-    return response

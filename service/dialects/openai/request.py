@@ -9,16 +9,45 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
-from service.audio.factory import make_stream_encoder
-from service.contexts.options import SpeechPlan, plan_speech, require_model
-from service.dialects.voice_aliases import is_replaced
+from service.audio.formats import AudioFormat
+from service.auth.caller import current_caller
+from service.contexts.options import (
+    SpeechOptions,
+    chosen_language,
+    ignored_languages,
+    require_model,
+    served_talker,
+)
+from service.dialects.openai.captions import CaptionFormat
+from service.pronunciations.dictionary import RuleFields
 from service.runtime import Runtime
+from service.settings import Settings
 from service.voices.cloning import Prepare
 from streaming.errors import ErrorCode, RequestError
-from streaming.ports import MAX_REFERENCES, Reference
-from streaming.protocol import messages as wire
+from streaming.events import Done
+from streaming.ports import (
+    MAX_INSTRUCTIONS_CHARS,
+    MAX_RAS,
+    MAX_REFERENCES,
+    Reference,
+    Sampling,
+)
 from streaming.protocol.field_errors import invalid_parameter, unknown_field, unsupported
+from streaming.protocol.messages import (
+    MAX_CHUNK_MS,
+    MAX_DICTIONARIES,
+    MAX_FADE_MS,
+    MAX_OWN_RULES,
+    MAX_SCENE_CHARS,
+    ChunkingOptions,
+)
 from streaming.report import ContextReport
+from text.pronunciation.rules import RuleSet
+
+#: OpenAI's words for the end of a text: complete, or cut at a maximum length.
+FinishReason = Literal["stop", "length"]
+#: Media type of a response with ``stream_format: "sse"``.
+EVENTS = "text/event-stream"
 
 
 class ReferenceClip(BaseModel):
@@ -37,9 +66,9 @@ def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     if (clip.audio is None) == (clip.audio_path is None):
         raise invalid_parameter(param, f"{param} has either audio or audio_path.")
     if clip.audio is not None:
-        return runtime.cloner.prepare(clip.audio, clip.text, f"{param}.audio")
+        return runtime.voices.cloner.prepare(clip.audio, clip.text, f"{param}.audio")
     param = f"{param}.audio_path"
-    runtime.cloner.require_able(param)
+    runtime.voices.cloner.require_able(param)
     folder = runtime.settings.references_dir
     if folder is None:
         message = "This server reads no files of its own for a client; send the clip as audio."
@@ -47,9 +76,9 @@ def _prepare_clip(clip: ReferenceClip, param: str, runtime: Runtime) -> Prepare:
     path, text = Path(clip.audio_path or ""), (clip.text or "").strip() or None
 
     async def prepare() -> tuple[Reference, ...]:
-        most = runtime.cloner.max_clip_bytes
+        most = runtime.voices.cloner.max_clip_bytes
         data = await asyncio.to_thread(read_under, folder, path, most, param)
-        return (await runtime.cloner.one_off(data, text, param),)
+        return (await runtime.voices.cloner.one_off(data, text, param),)
 
     return prepare
 
@@ -98,8 +127,6 @@ FORMATS = {
 _PCM_RATE = 24_000
 #: Maximum length of an utterance in a request, in frames.
 MOST_FRAMES = 8192
-#: Fields of the API that no served model supports.
-_WITHOUT_EFFECT = ("instructions", "language")
 #: A name of a voice or model.
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -111,7 +138,7 @@ class VoiceId(BaseModel):
     id: Name = Field(description="The voice's name.")
 
 
-class SpeechOptions(BaseModel):
+class SpeechFields(BaseModel):
     """Options of speech, common to all requests in OpenAI's and vLLM-Omni's formats."""
 
     speed: StrictFloat | None = Field(
@@ -120,7 +147,11 @@ class SpeechOptions(BaseModel):
         le=4.0,
         description="How many times as fast, at the same pitch. Without it, 1.0.",
     )
-    language: Name | None = Field(None, description="Without effect, and named as ignored.")
+    language: Name | None = Field(
+        None,
+        description="A language that the model reads, such as `en`. Without effect, and named as "
+        "ignored, where the model follows the text.",
+    )
     seed: StrictInt | None = Field(
         None, ge=0, lt=2**53, description="The same seed and text give the same audio."
     )
@@ -132,14 +163,14 @@ class SpeechOptions(BaseModel):
     ras_win_len: StrictInt | None = Field(
         None,
         ge=0,
-        le=wire.MAX_RAS,
+        le=MAX_RAS,
         description="A code that repeats among so many of its codebook's last ones is drawn again, "
         "for models that do so; 0: never. Without it, the model's own.",
     )
     ras_max_repeat: StrictInt | None = Field(
         None,
         ge=1,
-        le=wire.MAX_RAS,
+        le=MAX_RAS,
         description="How often a code must be among them for that. Without it, the model's own.",
     )
     sample_rate: StrictInt | None = Field(
@@ -147,17 +178,38 @@ class SpeechOptions(BaseModel):
     )
     ref_audio: str | None = Field(
         None,
-        description="A clip to speak like, instead of a voice: WAV, FLAC, MP3 or Ogg, 1 to 30 s, "
-        "at most 10 MiB; in base64, bare or as a `data:` address. It is not stored.",
+        description="A clip to speak like, instead of a voice: WAV, FLAC, MP3, M4A, Ogg, WebM and "
+        "others, 1 to 30 s, at most 10 MiB; in base64, bare or as a `data:` address. It is not "
+        "stored.",
     )
     ref_text: Annotated[str, Field(max_length=4000)] | None = Field(
         None, description="What is said in `ref_audio`, word for word."
     )
-    task_type: Literal["CustomVoice", "Base"] | None = Field(
-        None, description="vLLM-Omni's: `Base` goes with `ref_audio`, `CustomVoice` with a voice."
+    x_vector_only_mode: StrictBool | None = Field(
+        None,
+        description="vLLM-Omni's: imitate only the vector of `ref_audio`'s speaker, not its words, "
+        "for models that make one. Over HTTP without effect, and named as ignored, with others.",
     )
-    scene: Annotated[str, Field(min_length=1, max_length=wire.MAX_SCENE_CHARS)] | None = Field(
+    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = Field(
+        None,
+        description="vLLM-Omni's: `Base` goes with `ref_audio`, or with any voice where the model "
+        "has none of its own, `VoiceDesign` with a model that "
+        "makes a voice from `instructions`, `CustomVoice` with a voice.",
+    )
+    instructions: str | None = Field(
+        None,
+        description=f"How it is spoken, or which voice speaks it, in words: "
+        f"{MAX_INSTRUCTIONS_CHARS} characters at most. Over HTTP without effect, and named as "
+        "ignored, where the model takes none.",
+    )
+    scene: Annotated[str, Field(min_length=1, max_length=MAX_SCENE_CHARS)] | None = Field(
         None, description="Where and how it is spoken, for models that take a scene."
+    )
+    pronunciations: Annotated[list[Name], Field(max_length=MAX_DICTIONARIES)] | None = Field(
+        None, description="Names of dictionaries of the server; an earlier one comes first."
+    )
+    pronunciation_rules: Annotated[list[RuleFields], Field(max_length=MAX_OWN_RULES)] | None = (
+        Field(None, description="Rules that come before all dictionaries.")
     )
 
     @property
@@ -165,13 +217,26 @@ class SpeechOptions(BaseModel):
         """The factor of the speed."""
         return 1.0 if self.speed is None else self.speed
 
-    def check_task_type(self) -> None:
-        """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest."""
-        wanted = "CustomVoice" if self.ref_audio is None else "Base"
-        if self.task_type not in (None, wanted):
-            raise invalid_parameter(
-                "task_type", "The task_type Base goes with ref_audio, CustomVoice with a voice."
-            )
+    def check_task_type(self, runtime: Runtime) -> None:
+        """Raise RequestError if vLLM-Omni's ``task_type`` contradicts the rest, or the model has
+        another one.
+        """
+        if self.task_type is None:
+            return
+        talker = served_talker(runtime)
+        designs = talker.needs_instructions
+        if self.task_type == "VoiceDesign" and not designs:
+            message = "This model has no task_type VoiceDesign: it makes no voice from words."
+            raise unsupported("task_type", message)
+        if talker.needs_reference:
+            if self.task_type != "Base":
+                message = f"This model has no task_type {self.task_type}: it clones, which is Base."
+                raise unsupported("task_type", message)
+            return
+        own = "VoiceDesign" if designs else "CustomVoice"
+        if self.task_type != (own if self.ref_audio is None else "Base"):
+            message = f"The task_type Base goes with ref_audio, {own} with none."
+            raise invalid_parameter("task_type", message)
 
     def prepare_ref_audio(self, voice: object, runtime: Runtime) -> Prepare | None:
         """Return a function that makes the reference of ``ref_audio``, if any. Raises RequestError
@@ -183,22 +248,42 @@ class SpeechOptions(BaseModel):
             return None
         if voice is not None:
             raise invalid_parameter("ref_audio", "Give a voice or ref_audio, not both.")
-        return runtime.cloner.prepare(self.ref_audio, self.ref_text, "ref_audio")
+        return runtime.voices.cloner.prepare(
+            self.ref_audio,
+            self.ref_text,
+            "ref_audio",
+            vector_only=self.is_vector_only(runtime),
+        )
 
-    def sampling(self, max_frames: int | None) -> wire.SamplingOptions:
-        """Return the sampling options. ``max_frames`` of an utterance is limited to MOST_FRAMES."""
-        return wire.SamplingOptions(
+    def is_vector_only(self, runtime: Runtime) -> bool:
+        """Whether ``ref_audio`` is to be imitated without its text, and the model can do so."""
+        return bool(self.x_vector_only_mode) and served_talker(runtime).vector_size > 0
+
+    def rule_sets(self, runtime: Runtime) -> tuple[RuleSet, ...]:
+        """Return the rules of pronunciation. Raises RequestError."""
+        own = [rule.model_dump() for rule in self.pronunciation_rules or ()]
+        tenant = current_caller().tenant
+        return runtime.pronunciations.resolve(self.pronunciations or (), tenant, own)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The parameters of sampling."""
+        return Sampling(
             self.temperature,
             self.top_p,
             self.top_k,
             self.seed,
-            None if max_frames is None else min(max_frames, MOST_FRAMES),
             self.ras_win_len,
             self.ras_max_repeat,
         )
 
 
-class TextOptions(SpeechOptions):
+def at_most(frames: int | None) -> int | None:
+    """Limit the frames of an utterance, of which vLLM-Omni's clients may ask for any number."""
+    return None if frames is None else min(frames, MOST_FRAMES)
+
+
+class TextFields(SpeechFields):
     """Options of an HTTP request besides its text, or of a batch for all of its texts."""
 
     model_config = ConfigDict(extra="allow")
@@ -219,7 +304,11 @@ class TextOptions(SpeechOptions):
         ge=1,
         description="Bits per second of mp3, opus and aac. Without it, the format's own.",
     )
-    instructions: str | None = Field(None, description="Without effect, and named as ignored.")
+    captions: CaptionFormat | None = Field(
+        None,
+        description="Captions of the words beside the audio, as SubRip, WebVTT or a JSON array: in "
+        "`speech.audio.done`, or in the results of a batch. For models with word timings.",
+    )
     max_frames: StrictInt | None = Field(
         None, ge=1, le=MOST_FRAMES, description="The most codec frames that one sentence may have."
     )
@@ -230,7 +319,7 @@ class TextOptions(SpeechOptions):
     )
 
 
-class SpeechBody(TextOptions):
+class SpeechBody(TextFields):
     """The body of `POST /v1/audio/speech`. Unknown fields have no effect, and are named in the
     response's header `x-talkwire-ignored`. A server may refuse them instead.
     """
@@ -260,12 +349,12 @@ class SpeechBody(TextOptions):
     chunk_ms: StrictInt | None = Field(
         None,
         ge=1,
-        le=wire.MAX_CHUNK_MS,
+        le=MAX_CHUNK_MS,
         description="Chunks of so many milliseconds, where the mode is `chunked`; "
         "without it, the server's own.",
     )
     fade_in_ms: StrictInt = Field(
-        0, ge=0, le=wire.MAX_FADE_MS, description="Over how much audio the beginning fades in."
+        0, ge=0, le=MAX_FADE_MS, description="Over how much audio the beginning fades in."
     )
     mode: Literal["chunked", "whole"] = Field(
         "chunked", description="`whole` decodes each sentence in one piece before it is sent."
@@ -278,53 +367,62 @@ def prepare_reference(body: SpeechBody, runtime: Runtime) -> Prepare | None:
         return body.prepare_ref_audio(body.voice, runtime)
     if body.ref_audio is not None or body.ref_text is not None:
         raise invalid_parameter("references", "Give references or ref_audio, not both.")
-    runtime.cloner.require_count(len(body.references), "references")
+    runtime.voices.cloner.require_count(len(body.references), "references")
     named = [(clip, f"references.{at}") for at, clip in enumerate(body.references)]
-    return runtime.cloner.prepare_together([_prepare_clip(*one, runtime) for one in named])
+    return runtime.voices.cloner.prepare_together([_prepare_clip(*one, runtime) for one in named])
 
 
-def speech_plan(
+def speech_options(
     body: SpeechBody,
     runtime: Runtime,
-    request_id: str,
-    *,
-    buffered: bool = False,
     prepare: Callable[[SpeechBody, Runtime], Prepare | None] = prepare_reference,
-) -> SpeechPlan:
-    """Return the plan of a request (``buffered``: see ``session_settings``). Raises RequestError,
-    CapacityError.
-    """
+) -> SpeechOptions:
+    """Translate ``body``. ``prepare`` makes its references. Raises RequestError, CapacityError."""
     if runtime.settings.unknown_fields == "refuse":
         if body.model_extra:
             raise unknown_field(min(body.model_extra), sorted(SpeechBody.model_fields))
-        for name in (name for name in _WITHOUT_EFFECT if getattr(body, name)):
+        for name in _ignored_names(body, runtime):
             raise unsupported(name, f"This server's voices take no {name}.")
-    body.check_task_type()
+    body.check_task_type(runtime)
     if body.max_new_tokens is not None and body.max_frames is not None:
         raise invalid_parameter(
             "max_new_tokens", "max_new_tokens is another name for max_frames; give one of them."
         )
-    require_model(runtime, body.model)
-    runtime.require_ready()
-    create = _create(body, runtime)
-    format_ = response_format(body, runtime)
-    encoder = make_stream_encoder(
-        FORMATS[format_],
-        runtime.codec.spec.sample_rate,
-        pcm_rate(body) if format_ == "pcm" else body.sample_rate,
-        bit_rate=body.bitrate,
-        speed=body.pace,
-        fade_in_ms=body.fade_in_ms,
-    )
-    reference = prepare(body, runtime)
-    return plan_speech(
-        runtime, NAME, request_id, create, encoder, prepare=reference, buffered=buffered
+    require_model(runtime.settings, body.model)
+    if body.captions is not None and not runtime.engines.talker.spec.has_word_timings:
+        raise unsupported("captions", "This model reports no word timings.")
+    format_ = response_format(body, runtime.settings)
+    first = body.initial_codec_chunk_frames or None
+    return SpeechOptions(
+        format=AudioFormat(
+            FORMATS[format_],
+            pcm_rate(body) if format_ == "pcm" else body.sample_rate,
+            bit_rate=body.bitrate,
+            speed=body.pace,
+            fade_in_ms=body.fade_in_ms,
+        ),
+        voice=None if body.references else _voice(body.voice, runtime),
+        language=chosen_language(runtime, {"language": body.language}),
+        prepare=prepare(body, runtime),
+        sampling=body.sampling,
+        max_frames=body.max_frames or at_most(body.max_new_tokens),
+        mode=body.mode,
+        chunking=ChunkingOptions(
+            first_chunk_frames=first and min(first, MOST_FRAMES), chunk_ms=body.chunk_ms
+        ),
+        scene=body.scene,
+        instructions=(body.instructions or None)
+        if served_talker(runtime).takes_instructions
+        else None,
+        timestamps=body.captions is not None,
+        pronunciations=body.rule_sets(runtime),
+        may_be_silent=True,
     )
 
 
-def response_format(body: SpeechBody, runtime: Runtime) -> str:
+def response_format(body: SpeechBody, settings: Settings) -> str:
     """Return the requested format, or else the server's default."""
-    return body.response_format or runtime.settings.default_response_format
+    return body.response_format or settings.default_response_format
 
 
 def pcm_rate(body: SpeechBody) -> int:
@@ -334,10 +432,21 @@ def pcm_rate(body: SpeechBody) -> int:
 
 def ignored_fields(body: SpeechBody, runtime: Runtime) -> list[str]:
     """Return the body's fields without effect."""
-    ignored = [name for name in _WITHOUT_EFFECT if getattr(body, name)]
-    if not body.references and is_replaced(_voice(body.voice, runtime), runtime):
+    ignored = _ignored_names(body, runtime)
+    if not body.references and runtime.voices.is_replaced(_voice(body.voice, runtime)):
         ignored.append("voice")
+    if body.model is not None and body.model not in runtime.settings.model_names:
+        ignored.append("model")
     return ignored + sorted(body.model_extra or ())
+
+
+def _ignored_names(body: SpeechBody, runtime: Runtime) -> list[str]:
+    talker = served_talker(runtime)
+    is_ignored = body.instructions and not talker.takes_instructions
+    ignored = ["instructions"] if is_ignored else []
+    if body.x_vector_only_mode and (body.ref_audio is None or not talker.vector_size):
+        ignored.append("x_vector_only_mode")
+    return ignored + ignored_languages(runtime, {"language": body.language})
 
 
 def token_usage(report: ContextReport, frame_s: float) -> dict[str, int]:
@@ -348,37 +457,26 @@ def token_usage(report: ContextReport, frame_s: float) -> dict[str, int]:
     return {"input_tokens": came, "output_tokens": made, "total_tokens": came + made}
 
 
+def finish_reason(done: Done) -> FinishReason:
+    """Return why a text's audio ended: ``length`` if an utterance of it was cut off."""
+    return "length" if done.reason == "length" else "stop"
+
+
 def heard_frame_s(body: SpeechBody, runtime: Runtime) -> float:
     """Return the seconds of audio that a frame becomes at the requested speed."""
-    return runtime.codec.spec.frame_s / body.pace
+    return runtime.engines.codec.spec.frame_s / body.pace
 
 
 def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:
     """Return a header that warns of a clip without a text, if there is no recogniser."""
     texts = [clip.text for clip in body.references or ()]
-    if body.ref_audio is not None:
+    if body.ref_audio is not None and not body.is_vector_only(runtime):
         texts.append(body.ref_text)
-    warning = runtime.cloner.text_warning(texts)
+    warning = runtime.voices.cloner.text_warning(texts)
     return {} if warning is None else {"x-talkwire-warning": warning}
-
-
-def _create(body: SpeechBody, runtime: Runtime) -> wire.ContextCreate:
-    first = body.initial_codec_chunk_frames or None
-    return wire.ContextCreate(
-        NAME,
-        voice=None if body.references else _voice(body.voice, runtime),
-        audio=wire.AudioOptions(speed=body.pace),
-        sampling=body.sampling(body.max_frames or body.max_new_tokens),
-        mode=body.mode,
-        chunking=wire.ChunkingOptions(
-            first_chunk_frames=first and min(first, MOST_FRAMES), chunk_ms=body.chunk_ms
-        ),
-        max_lead_ms=runtime.settings.max_lead_ms,
-        scene=body.scene,
-    )
 
 
 def _voice(voice: str | VoiceId | None, runtime: Runtime) -> str | None:
     name = voice.id if isinstance(voice, VoiceId) else voice
-    known = (*runtime.voices, *runtime.settings.voice_aliases)
+    known = (*runtime.voices.names, *runtime.settings.voice_aliases)
     return None if name in OPENAI_VOICES and name not in known else name

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from talker.families.backbone import qwen3_config
 from talker.families.family import Family, Licence, SamplingDefaults, WeightShapes
 from talker.families.fish_s2.prompts import FishS2PromptBuilder
+from talker.row_ceiling import RowCeiling
 from talker.shape import (
     MAX_LAYERS,
     MAX_SIZE,
@@ -35,8 +37,10 @@ _ONLY_KNOWN = {
         "attention_qk_norm": False, "attention_qkv_bias": False, "attention_o_bias": False,
     },
 }  # fmt: skip
-#: Prefixes of the two transformers' names in the checkpoint.
-SLOW, FAST = "text_model.model.", "audio_decoder."
+#: Prefix of the slow AR's names in the checkpoint.
+SLOW = "text_model.model."
+#: Prefix of the fast AR's names.
+FAST = "audio_decoder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,8 @@ class FishS2(Family):
         ras_longest=16,
     )
     has_continuity = True
+    frames_per_s = 44_100 / 2048
+    row_ceiling = RowCeiling.of_slow_speech(frames_per_s)
     # its fused matrices are split and reordered, and scales would have to follow
     loads_quantised = False
 
@@ -124,26 +130,17 @@ class FishS2(Family):
         if not text:
             return {"model_type": "qwen3"}
         body = _read_part(text, "text_config.")
-        return {
-            "model_type": "qwen3",
-            "vocab_size": body.vocab_size,
-            "hidden_size": body.hidden_size,
-            "intermediate_size": body.intermediate_size,
-            "num_hidden_layers": body.num_layers,
-            "num_attention_heads": body.num_heads,
-            "num_key_value_heads": body.num_kv_heads,
-            "head_dim": body.head_dim,
-            "max_position_embeddings": body.max_positions,
-            "rms_norm_eps": body.rms_norm_eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": body.rope_theta},
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-        }
+        return qwen3_config(body, is_tied=True)
+
+    def num_states(self, shape: TalkerShape) -> int:
+        """See Family."""
+        return 0
 
     def expected_weights(self, shape: TalkerShape) -> WeightShapes:
         """See Family."""
         assert isinstance(shape, FishS2Shape)
-        fast, width = shape.fast, shape.backbone.hidden_size
+        fast = shape.fast
+        width = shape.backbone.hidden_size
         expected = _part_weights(SLOW, shape.backbone, qk_norms=True)
         expected |= _part_weights(FAST, fast, qk_norms=False)
         expected[f"{FAST}output.weight"] = (fast.vocab_size, fast.hidden_size)
@@ -159,8 +156,8 @@ class FishS2(Family):
 def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:
     """Read one of the two transformers."""
 
-    def size(name: str, most: int = MAX_SIZE) -> int:
-        return positive_int(part, name, prefix, most)
+    def size(name: str, limit: int = MAX_SIZE) -> int:
+        return positive_int(part, name, prefix, limit)
 
     return BackboneShape(
         vocab_size=size("vocab_size"),
@@ -177,7 +174,9 @@ def _read_part(part: Mapping[str, Any], prefix: str) -> BackboneShape:
 
 
 def _part_weights(at: str, part: BackboneShape, *, qk_norms: bool) -> WeightShapes:
-    hidden, inner, size = part.hidden_size, part.intermediate_size, part.head_dim
+    hidden = part.hidden_size
+    inner = part.intermediate_size
+    size = part.head_dim
     fused = (part.num_heads + 2 * part.num_kv_heads) * size
     expected: WeightShapes = {
         f"{at}embeddings.weight": (part.vocab_size, hidden),

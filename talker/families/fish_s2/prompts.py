@@ -12,22 +12,32 @@ from collections.abc import Sequence
 
 from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
-from talker.prompts import Clip, PromptBuilder, PromptSource, TagSet
+from talker.prompts import SPEAKER, Clip, PromptBuilder, PromptSource, TagSet
 from talker.shape import CheckpointError
+from text.markup.rendering import Rendering
 
 SYSTEM = "convert the provided text to speech"
 CLIP_BEFORE = f"{SYSTEM} reference to the following:\n\nText:\n"
 CLIP_AFTER = "\n\nSpeech:\n"
 _SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 #: A speaker stays until the next speaker's tag, whether the vocabulary has an id for it or not.
-_SPEAKERS = {f"<|speaker:{number}|>": "speaker" for number in range(100)}
+_SPEAKERS = {f"<|speaker:{number}|>": SPEAKER for number in range(100)}
+
+#: Directions are ordinary text in brackets, in any words.
+RENDERING = Rendering(
+    own=frozenset(_SPEAKERS),
+    deliveries={("speaker", str(number)): tag for number, tag in enumerate(_SPEAKERS)},
+    free="[{}]",
+)
 
 
 class FishS2PromptBuilder(PromptBuilder):
     """See PromptBuilder."""
 
+    rendering = RENDERING
     end_token = "<|im_end|>"
     max_references = MAX_REFERENCES
+    written_events = re.compile(r"\[[^][]*\]")
 
     def __init__(self, source: PromptSource) -> None:
         from talker.families.fish_s2 import FishS2Shape
@@ -42,7 +52,8 @@ class FishS2PromptBuilder(PromptBuilder):
         # the model ends with it alone, whatever else eos_token_id lists
         self.stop_id = self._im_end
         for code in (0, shape.codebook_size - 1):
-            name, wanted = f"<|semantic:{code}|>", shape.semantic_begin + code
+            name = f"<|semantic:{code}|>"
+            wanted = shape.semantic_begin + code
             if (found := self._control.get(name, wanted)) != wanted:
                 raise CheckpointError(
                     f"{name} is {found} in the tokenizer and {wanted} in config.json"
@@ -60,10 +71,16 @@ class FishS2PromptBuilder(PromptBuilder):
         return frames.copy()
 
     def head(
-        self, text: str, clips: Sequence[Clip], scene: str | None
+        self,
+        text: str,
+        clips: Sequence[Clip],
+        scene: str | None,
+        speaker: str | None = None,
+        language: str | None = None,
     ) -> tuple[list[int], list[int]]:
         """See PromptBuilder. All transcripts come before all clips."""
-        head, places = [self._im_start, *self.encode("system\n")], list[int]()
+        head = [self._im_start, *self.encode("system\n")]
+        places = list[int]()
         if clips:
             head += [*self.encode(CLIP_BEFORE), *self._transcript(clips)]
             head += self.encode(CLIP_AFTER)
@@ -83,10 +100,11 @@ class FishS2PromptBuilder(PromptBuilder):
 
     def _transcript(self, clips: Sequence[Clip]) -> list[int]:
         """Encode the transcripts' lines; each begins with its speaker's tag, as upstream."""
-        lines, ids = [], list[int]()
+        lines = []
+        ids = list[int]()
         for number, clip in enumerate(clips):
-            said = clip.transcript or ""
-            lines.append(said if _SPEAKER.search(said) else f"<|speaker:{number}|>{said}")
+            line = clip.transcript or ""
+            lines.append(line if _SPEAKER.search(line) else f"<|speaker:{number}|>{line}")
         for piece in self.tag_set.split("\n".join(lines)):
             ids += self.tag_ids(piece) if piece in self._tags else self.encode_transcript(piece)
         return ids

@@ -102,7 +102,8 @@ class HiggsV2(DelayedFamily):
 
     def expected_weights(self, shape: TalkerShape) -> WeightShapes:
         """See Family."""
-        body, at = shape.backbone, self._prefix
+        body = shape.backbone
+        at = self._prefix
         rows = (shape.num_codebooks * shape.codebook_rows, body.hidden_size)
         return {
             f"{at}embed_tokens.weight": (body.vocab_size, body.hidden_size),

@@ -25,22 +25,26 @@ class Route(nn.Module):
 
     is_audio: Tensor
 
-    def __init__(self, most_tokens: int, *, is_split: bool) -> None:
+    def __init__(self, max_tokens: int, *, is_split: bool) -> None:
         super().__init__()
         self.is_split = is_split
-        mask = torch.zeros(most_tokens, dtype=torch.bool)
+        mask = torch.zeros(max_tokens, dtype=torch.bool)
         self.register_buffer("is_audio", mask, persistent=False)
-        self._text_at = self._audio_at = torch.zeros(0, dtype=torch.long)
+        self._text_at = torch.zeros(0, dtype=torch.long)
+        self._audio_at = torch.zeros(0, dtype=torch.long)
 
     def set(self, is_audio: Tensor) -> None:
         """Set this step's mask ``[N]``."""
         self.is_audio[: len(is_audio)] = is_audio
         if self.is_split:
-            self._audio_at, self._text_at = is_audio.nonzero()[:, 0], (~is_audio).nonzero()[:, 0]
+            self._audio_at = is_audio.nonzero()[:, 0]
+            self._text_at = (~is_audio).nonzero()[:, 0]
 
     def feed(self, x: Tensor, text: nn.Module, audio: nn.Module) -> Tensor:
         """Run ``[N, D]`` through each position's own MLP."""
-        count, text_at, audio_at = x.shape[0], self._text_at, self._audio_at
+        count = x.shape[0]
+        text_at = self._text_at
+        audio_at = self._audio_at
         if not self.is_split or len(text_at) + len(audio_at) != count:  # or in a warm-up
             return torch.where(self.is_audio[:count, None], audio(x), text(x))
         if not len(text_at):

@@ -11,7 +11,7 @@ from vllm.platforms import current_platform
 
 from talker.families.higgs_v2 import HiggsV2Converted
 from talker.families.higgs_v2.dual_ffn import DualFFNLayer, Route
-from talker.frames import FrameState
+from talker.frames import FRAME_BASE, FrameState
 from talker.model import TalkerModel
 
 
@@ -21,6 +21,7 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
     quantised.
     """
 
+    embeds_sums = True
     hf_to_vllm_mapper = WeightsMapper(
         orig_to_new_prefix={
             **dict.fromkeys(HiggsV2Converted.ignored),
@@ -41,14 +42,15 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
             prefix=maybe_prefix(prefix, "model"),
             layer_type=DualFFNLayer,
         )
-        most = vllm_config.scheduler_config.max_num_batched_tokens
-        self.route = Route(most, is_split=current_platform.is_cpu())
+        max_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+        self.route = Route(max_tokens, is_split=current_platform.is_cpu())
         for layer in self.model.layers:
             object.__setattr__(layer, "route", self.route)  # not a child of each layer
         self.audio_lm_head = nn.Linear(
             text.hidden_size, shape.num_codebooks * shape.codebook_rows, bias=False
         )
-        self._boc, self._audio_out = shape.boc, shape.audio_out
+        self._boc = shape.boc
+        self._audio_out = shape.audio_out
 
     def resolve_rows(self, input_ids: Tensor, frames: FrameState) -> tuple[Tensor, Tensor]:
         """See TalkerModel. Also sets the route."""
@@ -56,6 +58,10 @@ class HiggsAudioV2ForConditionalGeneration(TalkerModel):
         is_row = frames.is_frame | is_placeholder
         self.route.set(is_row)
         return is_row, frames.codes.masked_fill(is_placeholder[:, None], self._boc)
+
+    def note_ids(self, input_ids: Tensor) -> None:
+        """See TalkerModel. Sets the route."""
+        self.route.set(input_ids >= FRAME_BASE)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """``[B, D]`` -> ``[B, K * V]``."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from talker.prompts import TagSet, TextPiece
+from streaming.ports import MAX_REFERENCES
+from talker.prompts import SPEAKER, TagSet, TextPiece
+from text.markup.rendering import Rendering
 
 #: Events that a client may write, and the model's form of each: mark, words, mark.
 EVENTS: dict[str, tuple[str, str, str]] = {
@@ -28,8 +30,18 @@ EVENTS: dict[str, tuple[str, str, str]] = {
     "[cough]": ("<SE>", "[Cough]", "</SE>"),
 }
 #: A speaker stays until the next speaker's tag.
-_SPEAKERS = {f"[SPEAKER{number}] ": "speaker" for number in range(100)}
+_SPEAKERS = {f"[SPEAKER{number}] ": SPEAKER for number in range(100)}
 TAGS = TagSet(frozenset(EVENTS), frozenset(EVENTS), _SPEAKERS)
+RENDERING = Rendering(
+    own=frozenset(EVENTS),
+    deliveries={
+        ("speaker", str(number)): f"[SPEAKER{number}] " for number in range(MAX_REFERENCES)
+    },
+    sounds={
+        "applause": "[applause]", "cheering": "[cheering]", "cough": "[cough]",
+        "laughter": "[laugh]", "music": "[music]",
+    },
+)  # fmt: skip
 #: Tags that count as the end of a text.
 _ENDS = frozenset(tag for tag, marks in EVENTS.items() if marks[2] in ("</SE>", "</SE_e>"))
 _TERMINATORS = tuple(".!?,;\"'")
@@ -42,7 +54,8 @@ _READINGS = {
     "…": "...", "·": ".",
 }  # fmt: skip
 _REPLACED = re.compile("|".join(map(re.escape, _READINGS)))
-_LINE_BREAKS = re.compile(r"\s*\n\s*")
+#: White space with a line break, from its beginning: tried at each blank, it would be quadratic.
+_LINE_BREAKS = re.compile(r"(?<!\s)\s*\n\s*")
 _SPACES = re.compile(r"[^\S\n]+")
 #: Stands for the tags while the words around them are normalised; not a letter of any script.
 _MARK = "\ue000"

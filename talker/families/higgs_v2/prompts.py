@@ -21,7 +21,7 @@ from streaming.delay import apply_delay
 from streaming.ports import MAX_REFERENCES
 from streaming.spec import Codes
 from talker.families.delayed import DelayedShape
-from talker.families.higgs_v2.normalisation import EVENTS, TAGS, normalise
+from talker.families.higgs_v2.normalisation import EVENTS, RENDERING, TAGS, normalise
 from talker.prompts import Clip, PromptBuilder, PromptSource, TextPiece
 from talker.shape import CheckpointError
 
@@ -51,6 +51,7 @@ class HiggsV2PromptBuilder(PromptBuilder):
     """See PromptBuilder. Its source has a HiggsV2Shape."""
 
     tag_set = TAGS
+    rendering = RENDERING
     end_token = "<|audio_eos|>"
     max_references = MAX_REFERENCES
 
@@ -58,22 +59,30 @@ class HiggsV2PromptBuilder(PromptBuilder):
         super().__init__(source)
         assert isinstance(source.shape, HiggsV2Shape)
         audio_out = source.shape.audio_out
-        (
-            self._begin, self._start_header, self._end_header, self._end_turn, self._audio_bos,
-            self._audio_eos, self._audio_out_bos, self._row, self._scene_start, self._scene_end,
-        ) = (
-            self.required(name)
-            for name in (
-                "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-                "<|audio_bos|>", "<|audio_eos|>", "<|audio_out_bos|>", "<|AUDIO_OUT|>",
-                "<|scene_desc_start|>", "<|scene_desc_end|>",
-            )
-        )  # fmt: skip
+        #: Begins a prompt.
+        self._begin = self.required("<|begin_of_text|>")
+        #: Begins and ends the role before a turn.
+        self._start_header = self.required("<|start_header_id|>")
+        self._end_header = self.required("<|end_header_id|>")
+        #: Ends a turn.
+        self._end_turn = self.required("<|eot_id|>")
+        #: Begins a reference clip.
+        self._audio_bos = self.required("<|audio_bos|>")
+        #: Ends audio.
+        self._audio_eos = self.required("<|audio_eos|>")
+        #: Begins the audio to generate.
+        self._audio_out_bos = self.required("<|audio_out_bos|>")
+        #: Stands for a row.
+        self._row = self.required("<|AUDIO_OUT|>")
+        #: Begins and ends the description of the scene.
+        self._scene_start = self.required("<|scene_desc_start|>")
+        self._scene_end = self.required("<|scene_desc_end|>")
         if self._row != audio_out:
             raise CheckpointError(
                 f"<|AUDIO_OUT|> is {self._row} in the tokenizer and {audio_out} in config.json"
             )
         marks = {mark for opened, _, closed in EVENTS.values() for mark in (opened, closed)}
+        #: Ids of the marks of sounds that the vocabulary has.
         self._marks = {mark: self._control[mark] for mark in marks if mark in self._control}
 
     @property
@@ -107,7 +116,12 @@ class HiggsV2PromptBuilder(PromptBuilder):
         return apply_delay(wrapped, boc, boc + 1)
 
     def head(
-        self, text: str, clips: Sequence[Clip], scene: str | None
+        self,
+        text: str,
+        clips: Sequence[Clip],
+        scene: str | None,
+        speaker: str | None = None,
+        language: str | None = None,
     ) -> tuple[list[int], list[int]]:
         """See PromptBuilder."""
         if clips:
@@ -127,7 +141,9 @@ class HiggsV2PromptBuilder(PromptBuilder):
         clip.
         """
         names_speakers = len(clips) > 1 or bool(_SPEAKER.search(text))
-        places, mute, ahead = [0] * len(clips), list[int](), f"{scene}\n\n"
+        places = [0] * len(clips)
+        mute = list[int]()
+        ahead = f"{scene}\n\n"
         described: list[int] = []
         for number, clip in enumerate(clips):
             if not clip.transcript:
@@ -142,10 +158,10 @@ class HiggsV2PromptBuilder(PromptBuilder):
             places[number] = at
         for number, clip in enumerate(clips):
             if clip.transcript:
-                said = clip.transcript.strip()
-                if names_speakers and not _SPEAKER.match(said):
-                    said = f"[SPEAKER{number}] {said}"
-                head += self._turn("user", self.encode_transcript(said))
+                line = clip.transcript.strip()
+                if names_speakers and not _SPEAKER.match(line):
+                    line = f"[SPEAKER{number}] {line}"
+                head += self._turn("user", self.encode_transcript(line))
                 head += [*self._header("assistant"), self._audio_out_bos]
                 places[number] = len(head)
                 head += [*[self._row] * clip.num_rows, self._audio_eos, self._end_turn]

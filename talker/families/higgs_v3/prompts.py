@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from streaming.delay import apply_delay
 from streaming.spec import Codes
 from talker.prompts import Clip, PromptBuilder, PromptSource, TagSet
+from text.markup.rendering import Rendering
 
 TAG_VALUES: dict[str, tuple[str, ...]] = {
     "emotion": (
@@ -44,6 +45,19 @@ DELIVERY_TAGS: dict[str, str] = {
 #: Tags that make a sound by themselves, so text with one of them can be spoken.
 AUDIBLE_TAGS: frozenset[str] = frozenset(f"<|sfx:{value}|>" for value in TAG_VALUES["sfx"])
 TAGS = TagSet(CONTROL_TAGS, AUDIBLE_TAGS, DELIVERY_TAGS)
+#: The spelling that follows each sound effect's tag.
+_SPELLINGS = {
+    "cough": "Ahem", "laughter": "Haha", "crying": "Sob", "screaming": "Aaah", "burping": "Burp",
+    "humming": "Hmm", "sigh": "Ahh", "sniff": "Sff", "sneeze": "Achoo",
+}  # fmt: skip
+RENDERING = Rendering(
+    own=CONTROL_TAGS,
+    deliveries={
+        (aspect, tag.strip("<|>").partition(":")[2].removeprefix(f"{aspect}_")): tag
+        for tag, aspect in DELIVERY_TAGS.items()
+    },
+    sounds={name: f"<|sfx:{name}|>{said}" for name, said in _SPELLINGS.items()},
+)
 
 
 class HiggsV3PromptBuilder(PromptBuilder):
@@ -59,6 +73,7 @@ class HiggsV3PromptBuilder(PromptBuilder):
         )
         self._ref_audio = self._control.get("<|ref_audio|>")
         self._ref_text = self._control.get("<|ref_text|>")
+        self.rendering = RENDERING.only(self._tags)
 
     @property
     def takes_references(self) -> bool:
@@ -71,7 +86,12 @@ class HiggsV3PromptBuilder(PromptBuilder):
         return apply_delay(frames, size, size + 1)
 
     def head(
-        self, text: str, clips: Sequence[Clip], scene: str | None
+        self,
+        text: str,
+        clips: Sequence[Clip],
+        scene: str | None,
+        speaker: str | None = None,
+        language: str | None = None,
     ) -> tuple[list[int], list[int]]:
         """See PromptBuilder."""
         head = [self._tts]

@@ -70,6 +70,28 @@ test("a message that cannot be read ends the connection", async () => {
   }
 });
 
+test("any address of a server leads to its WebSocket", async () => {
+  for (const [url, asked] of [
+    ["http://host:8000", "ws://host:8000/v1/tts/stream"],
+    ["https://host/", "wss://host/v1/tts/stream"],
+    ["127.0.0.1:8000", "ws://127.0.0.1:8000/v1/tts/stream"],
+    ["localhost:8000", "ws://localhost:8000/v1/tts/stream"],
+    ["wss://host", "wss://host/v1/tts/stream"],
+    ["http://host/behind/a/proxy?x=1", "ws://host/behind/a/proxy?x=1"],
+  ]) {
+    let told = null;
+    class Asked extends FakeSocket {
+      constructor(address) {
+        super(address);
+        told = address;
+        throw new Error("enough");
+      }
+    }
+    await assert.rejects(connect(url, { WebSocket: Asked }), { code: "unreachable" });
+    assert.equal(told, asked);
+  }
+});
+
 test("a bad address is told as one, with a key or without", async () => {
   class Strict extends FakeSocket {
     constructor(url) {
@@ -108,6 +130,29 @@ test("what answers in the server's place is told as such", async () => {
     await assert.rejects(connect("ws://server/", { WebSocket: Refused }), told);
     fetching.mock.restore();
   }
+});
+
+test("a page of another origin is told why nobody may answer", async () => {
+  class Refused extends FakeSocket {
+    constructor(url) {
+      super(url);
+      queueMicrotask(() => this.refuse());
+    }
+  }
+  const fetching = mock.method(globalThis, "fetch", async () => {
+    throw new TypeError("Failed to fetch");
+  });
+  const before = globalThis.location;
+  for (const [page, message] of [
+    [undefined, "No server answers."],
+    ["http://server", "No server answers."],
+    ["http://page", "No server answers, or its allowed_origins does not have http://page."],
+  ]) {
+    globalThis.location = page && new URL(page);
+    await assert.rejects(connect("ws://server/", { WebSocket: Refused }), { message });
+  }
+  globalThis.location = before;
+  fetching.mock.restore();
 });
 
 test("a text that no message can hold goes in several, and no character is cut", async () => {

@@ -30,7 +30,7 @@ async def ask(http: httpx.AsyncClient, one: Operation, headers: dict[str, str]) 
     address = one[1].partition("{")[0] + "x" if "{" in one[1] else one[1]
     if "}/" in one[1]:
         address += one[1].partition("}")[2]
-    body = {"json": {}} if one[0] == "post" else {}
+    body: dict[str, Any] = {"json": {}} if one[0] == "post" else {}
     return (await http.request(one[0], address, headers=headers, **body)).status_code
 
 

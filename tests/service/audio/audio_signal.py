@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import av
 import numpy as np
+import numpy.typing as npt
 
 from service.audio.encoder import AudioEncoder, Packet
 from service.audio.filters import TimeStretch
@@ -38,15 +40,15 @@ def joined(packets: list[Packet]) -> bytes:
 
 def decoded_file(data: bytes) -> tuple[Samples, int]:
     """Decode a whole file with ffmpeg's own decoders; return its samples and their rate."""
-    with av.open(io.BytesIO(data)) as file:
+    with av.open(io.BytesIO(data), "r") as file:
         frames = [frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]
         rate = file.streams.audio[0].rate
-    whole = np.concatenate(frames) if frames else np.empty(0, np.float32)
+    whole: npt.NDArray[Any] = np.concatenate(frames) if frames else np.empty(0, np.float32)
     scale = 32768 if whole.dtype == np.int16 else 1
-    return (whole / scale).astype(np.float32), int(rate)
+    return (whole / np.float32(scale)).astype(np.float32), int(rate)
 
 
-def snr_db(wanted: Samples, got: Samples) -> float:
+def snr_db(wanted: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
     """Return the ratio of signal to difference in dB, aligned at the first samples."""
     count = min(len(wanted), len(got))
     wanted, got = wanted[:count].astype(np.float64), got[:count].astype(np.float64)

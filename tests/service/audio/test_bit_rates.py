@@ -7,7 +7,7 @@ import io
 import av
 import pytest
 
-from service.audio.factory import make_stream_encoder
+from service.audio.formats import AudioFormat
 from streaming.errors import ErrorCode, RequestError
 from tests.service.audio.audio_signal import RATE, joined, run, voice
 
@@ -16,7 +16,7 @@ SPEECH = voice(SECONDS * RATE)
 
 
 def bits_per_second(name: str, bit_rate: int | None, sample_rate: int | None = None) -> float:
-    encoder = make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+    encoder = AudioFormat(name, sample_rate, bit_rate=bit_rate).encoder(RATE)
     return 8 * len(joined(run(encoder, SPEECH, [4800] * 10))) / SECONDS
 
 
@@ -25,9 +25,9 @@ def bits_per_second(name: str, bit_rate: int | None, sample_rate: int | None = N
     [(8_000, 8_000), (22_050, 32_000), (24_000, 160_000), (44_100, 192_000), (48_000, 320_000)],
 )
 def test_mp3_frames_declare_requested_bit_rate(sample_rate: int, bit_rate: int) -> None:
-    encoder = make_stream_encoder("mp3", RATE, sample_rate, bit_rate=bit_rate)
+    encoder = AudioFormat("mp3", sample_rate, bit_rate=bit_rate).encoder(RATE)
     data = joined(run(encoder, SPEECH))
-    with av.open(io.BytesIO(data)) as file:
+    with av.open(io.BytesIO(data), "r") as file:
         packets = [packet for packet in file.demux(audio=0) if packet.size]
         assert file.streams.audio[0].codec_context.bit_rate == bit_rate
         assert file.streams.audio[0].rate == sample_rate
@@ -69,7 +69,7 @@ def test_aac_size_follows_bit_rate() -> None:
 )
 def test_unsupported_bit_rate_is_refused(name: str, sample_rate: int, bit_rate: int) -> None:
     with pytest.raises(RequestError) as caught:
-        make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+        AudioFormat(name, sample_rate, bit_rate=bit_rate).encoder(RATE)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, "bitrate")
 
 
@@ -78,15 +78,15 @@ def test_unsupported_bit_rate_is_refused(name: str, sample_rate: int, bit_rate: 
 def test_encoder_accepts_bit_rates_named_in_refusal(name: str, sample_rate: int) -> None:
     """The limits or steps that a refusal names are themselves accepted."""
     with pytest.raises(RequestError) as caught:
-        make_stream_encoder(name, RATE, sample_rate, bit_rate=1)
+        AudioFormat(name, sample_rate, bit_rate=1).encoder(RATE)
     numbers = [
         int(word) for word in caught.value.message.replace(",", "").split() if word.isdigit()
     ]
     assert len(numbers) >= 2
     for bit_rate in numbers:
-        encoder = make_stream_encoder(name, RATE, sample_rate, bit_rate=bit_rate)
+        encoder = AudioFormat(name, sample_rate, bit_rate=bit_rate).encoder(RATE)
         data = joined(run(encoder, SPEECH[:RATE]))
         assert data
         if name == "mp3":  # lame would replace a step that the format lacks
-            with av.open(io.BytesIO(data)) as file:
+            with av.open(io.BytesIO(data), "r") as file:
                 assert file.streams.audio[0].codec_context.bit_rate == bit_rate

@@ -14,7 +14,7 @@ import pytest
 from av.container import OutputContainer
 
 from service.audio.containers import FileEncoder, tell_length
-from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES, make_stream_encoder
+from service.audio.formats import MEDIA_TYPES, SAMPLE_RATES, AudioFormat
 from service.audio.pcm import alaw_table, mulaw_table, to_s16, wav_header
 from streaming.errors import ErrorCode, RequestError
 from tests.service.audio.audio_signal import (
@@ -35,6 +35,7 @@ EVERY_SAMPLE = np.arange(65536).astype(np.uint16).view(np.int16)
 
 def _ffmpeg(codec: str, samples: np.ndarray) -> bytes:
     encoder = av.AudioCodecContext.create(codec, "w")
+    assert isinstance(encoder, av.AudioCodecContext)
     encoder.sample_rate, encoder.layout, encoder.format = 8000, "mono", "s16"
     encoder.time_base = Fraction(1, 8000)
     frame = av.AudioFrame.from_ndarray(samples[np.newaxis], format="s16", layout="mono")
@@ -59,22 +60,23 @@ def test_g711_matches_itu_recommendation() -> None:
 
 @pytest.mark.parametrize("name", ["pcm_mulaw", "pcm_alaw"])
 def test_telephony_frames_have_160_bytes_and_decode_with_ffmpeg(name: str) -> None:
-    encoder = make_stream_encoder(name, RATE, frame_ms=20)
+    encoder = AudioFormat(name, frame_ms=20).encoder(RATE)
     assert encoder.sample_rate == 8000
     packets = run(encoder, SPEECH, PIECES)
     assert {len(packet.data) for packet in packets[:-1]} == {160}
     decoder = av.AudioCodecContext.create(name, "r")
+    assert isinstance(decoder, av.AudioCodecContext)
     decoder.sample_rate, decoder.layout = 8000, "mono"
     frames = decoder.decode(av.Packet(joined(packets)))
     got = np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]) / 32768
-    plain = joined(run(make_stream_encoder("pcm_f32le", RATE, 8000), SPEECH))
+    plain = joined(run(AudioFormat("pcm_f32le", 8000).encoder(RATE), SPEECH))
     wanted = np.frombuffer(plain, "<f4")
     assert len(got) == len(wanted)
     assert snr_db(wanted, got) > 35
 
 
 def test_wav_of_unknown_length_decodes_to_end() -> None:
-    packets = run(make_stream_encoder("wav", RATE), SPEECH, PIECES)
+    packets = run(AudioFormat("wav").encoder(RATE), SPEECH, PIECES)
     samples, rate = decoded_file(joined(packets))
     assert rate == RATE
     assert np.array_equal(samples * 32768, to_s16(SPEECH))
@@ -91,7 +93,7 @@ def test_wav_of_known_length_has_correct_header() -> None:
 @pytest.mark.parametrize("name", ["wav", "flac"])
 @pytest.mark.parametrize("length", [1, 960, 40_001])
 def test_tell_length_declares_length_of_wav_and_flac(name: str, length: int) -> None:
-    packets = run(make_stream_encoder(name, RATE), SPEECH[:length], PIECES)
+    packets = run(AudioFormat(name).encoder(RATE), SPEECH[:length], PIECES)
     file = bytearray(joined(packets))
     tell_length(name, file, sum(packet.samples for packet in packets))
     with av.open(io.BytesIO(file)) as read:
@@ -102,7 +104,7 @@ def test_tell_length_declares_length_of_wav_and_flac(name: str, length: int) -> 
 
 @pytest.mark.parametrize("name", ["mp3", "ogg_opus", "aac", "pcm_s16le"])
 def test_tell_length_leaves_other_formats_unchanged(name: str) -> None:
-    data = joined(run(make_stream_encoder(name, RATE), SPEECH))
+    data = joined(run(AudioFormat(name).encoder(RATE), SPEECH))
     file = bytearray(data)
     tell_length(name, file, len(SPEECH))
     assert file == data
@@ -111,7 +113,7 @@ def test_tell_length_leaves_other_formats_unchanged(name: str) -> None:
 @pytest.mark.parametrize("rate", SAMPLE_RATES)
 def test_flac_is_lossless(rate: int) -> None:
     speech = voice(20_001, rate)
-    samples, told = decoded_file(joined(run(make_stream_encoder("flac", rate), speech, PIECES)))
+    samples, told = decoded_file(joined(run(AudioFormat("flac").encoder(rate), speech, PIECES)))
     assert told == rate
     assert np.array_equal(samples * 32768, to_s16(speech))
 
@@ -120,7 +122,7 @@ def test_flac_is_lossless(rate: int) -> None:
 @pytest.mark.parametrize("rate", SAMPLE_RATES)
 def test_lossy_files_start_after_declared_delay(name: str, least_db: int, rate: int) -> None:
     speech = voice(60_001, rate)
-    encoder = make_stream_encoder(name, rate)
+    encoder = AudioFormat(name).encoder(rate)
     packets = run(encoder, speech, PIECES)
     samples, told = decoded_file(joined(packets))
     assert told == rate
@@ -136,7 +138,7 @@ def test_lossy_files_start_after_declared_delay(name: str, least_db: int, rate: 
 def test_ogg_opus_keeps_length_and_position(rate: int) -> None:
     seconds = 2.5
     speech = voice(int(seconds * rate), rate)
-    samples, told = decoded_file(joined(run(make_stream_encoder("ogg_opus", rate), speech, PIECES)))
+    samples, told = decoded_file(joined(run(AudioFormat("ogg_opus").encoder(rate), speech, PIECES)))
     assert told == 48_000
     assert abs(len(samples) - seconds * 48_000) <= 48_000 / rate
     wanted = upsampled(speech, 48_000 // rate)
@@ -146,7 +148,7 @@ def test_ogg_opus_keeps_length_and_position(rate: int) -> None:
 
 @pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
 def test_file_encoders_return_packets_while_encoding(name: str) -> None:
-    encoder = make_stream_encoder(name, RATE)
+    encoder = AudioFormat(name).encoder(RATE)
     pieces = np.split(SPEECH, range(480, len(SPEECH), 480))
     came = [sum(len(p.data) for p in encoder.encode(piece)) for piece in pieces]
     rest = sum(len(packet.data) for packet in encoder.flush())
@@ -167,21 +169,21 @@ def encoder_block(name: str) -> int:
 
 @pytest.mark.parametrize("name", ["flac", "mp3", "ogg_opus", "aac"])
 def test_file_encoders_do_not_depend_on_piece_sizes(name: str) -> None:
-    whole = run(make_stream_encoder(name, RATE), SPEECH)
-    pieces = run(make_stream_encoder(name, RATE), SPEECH, PIECES)
+    whole = run(AudioFormat(name).encoder(RATE), SPEECH)
+    pieces = run(AudioFormat(name).encoder(RATE), SPEECH, PIECES)
     assert np.array_equal(decoded_file(joined(whole))[0], decoded_file(joined(pieces))[0])
 
 
 @pytest.mark.parametrize("name", ["flac", "ogg_opus", "mp3", "aac"])
 def test_file_encoder_without_audio_flushes_once(name: str) -> None:
-    encoder = make_stream_encoder(name, RATE)
+    encoder = AudioFormat(name).encoder(RATE)
     packets = encoder.flush()
     assert sum(packet.samples for packet in packets) == 0
     assert encoder.flush() == []
 
 
 def test_unfinished_file_encoder_is_deleted_without_warning() -> None:
-    encoder = make_stream_encoder("flac", RATE)
+    encoder = AudioFormat("flac").encoder(RATE)
     assert isinstance(encoder, FileEncoder)
     encoder.encode(SPEECH)
     del encoder  # as when a client leaves; a warning would be an error here
@@ -199,7 +201,7 @@ def test_file_encoders_start_no_threads_and_are_freed_at_once(name: str) -> None
     gc.disable()
     try:
         before, open_before = threads(), files()
-        encoders = [make_stream_encoder(name, RATE) for _ in range(3)]
+        encoders = [AudioFormat(name).encoder(RATE) for _ in range(3)]
         for encoder in encoders:
             encoder.encode(SPEECH)
         assert not threads() - before
@@ -225,7 +227,7 @@ def test_media_types_are_documented_and_have_encoders() -> None:
     }
     assert {name: kind for kind, some in names.items() for name in some} == MEDIA_TYPES
     for name in MEDIA_TYPES:
-        assert make_stream_encoder(name, RATE).encode(SPEECH[:0]) == []
+        assert AudioFormat(name).encoder(RATE).encode(SPEECH[:0]) == []
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_unsupported_sample_rate_or_frame_ms_is_refused(
     name: str, rate: int | None, frame_ms: int, param: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        make_stream_encoder(name, RATE, rate, frame_ms)
+        AudioFormat(name, rate, frame_ms).encoder(RATE)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, param)
 
 
@@ -253,7 +255,7 @@ def test_unsupported_sample_rate_or_frame_ms_is_refused(
 )
 def test_default_sample_rate_is_one_of_the_format(name: str, codec_rate: int, rate: int) -> None:
     """As for Fish Speech's codec, whose 44.1 kHz Opus does not have."""
-    encoder = make_stream_encoder(name, codec_rate)
+    encoder = AudioFormat(name).encoder(codec_rate)
     assert encoder.sample_rate == rate
     packets = run(encoder, voice(9_000, codec_rate), PIECES)
     spoken = sum(packet.samples - packet.padding for packet in packets)
@@ -264,7 +266,7 @@ def test_default_sample_rate_is_one_of_the_format(name: str, codec_rate: int, ra
 def test_compressed_file_of_loud_speech_is_that_of_clipped_speech(name: str) -> None:
     loud = 4 * SPEECH
     clipped, given = (
-        decoded_file(joined(run(make_stream_encoder(name, RATE), samples, PIECES)))[0]
+        decoded_file(joined(run(AudioFormat(name).encoder(RATE), samples, PIECES)))[0]
         for samples in (np.clip(loud, -1, 1), loud)
     )
     assert np.array_equal(clipped, given)
@@ -272,7 +274,7 @@ def test_compressed_file_of_loud_speech_is_that_of_clipped_speech(name: str) -> 
 
 def test_files_begin_without_tags_and_padding() -> None:
     """They would tell a length of 0, or delay the audio by 8 KiB."""
-    mp3, flac = (joined(run(make_stream_encoder(name, RATE), SPEECH)) for name in ("mp3", "flac"))
+    mp3, flac = (joined(run(AudioFormat(name).encoder(RATE), SPEECH)) for name in ("mp3", "flac"))
     assert mp3[0] == 0xFF
     assert not any(tag in mp3[:2000] for tag in (b"Xing", b"Info", b"ID3"))
     kind, size = flac[4], int.from_bytes(flac[5:8], "big")

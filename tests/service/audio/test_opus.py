@@ -12,7 +12,7 @@ import pytest
 
 from service.audio import opus as opus_frames
 from service.audio.encoder import Packet
-from service.audio.factory import make_stream_encoder
+from service.audio.formats import AudioFormat
 from service.audio.opus import (
     OPUS_FRAME_MS,
     BundledOpus,
@@ -114,13 +114,13 @@ def test_opus_clips_samples_over_full_scale(binding: type) -> None:
 
 
 def test_opus_packets_are_20_ms_by_default() -> None:
-    encoder = make_stream_encoder("opus", 24_000)
+    encoder = AudioFormat("opus").encoder(24_000)
     assert (encoder.sample_rate, encoder.delay_samples, encoder.inline) == (24_000, 156, False)
     assert {packet.samples for packet in run(encoder, voice(5000))} == {480}
 
 
 def test_opus_resamples_to_requested_rate() -> None:
-    packets = run(make_stream_encoder("opus", 24_000, 48_000, 40), voice(48_000), [960] * 20)
+    packets = run(AudioFormat("opus", 48_000, 40).encoder(24_000), voice(48_000), [960] * 20)
     assert sum(packet.samples - packet.padding for packet in packets) == 96_000
     heard = decoded(packets)[312:][:96_000]
     assert snr_db(upsampled(voice(48_000), 2), heard) > 18

@@ -179,7 +179,7 @@ async def test_traceback_of_encoder_error_names_request(caplog: pytest.LogCaptur
 async def test_pump_reports_no_failure_after_drop() -> None:
     async with asyncio.TaskGroup() as tasks:
         desk = Desk(tasks, StalledEncoder())
-        desk.encoder.error = RuntimeError
+        desk.encoder.error = RuntimeError()
         desk.audio(1)
         await asyncio.to_thread(desk.encoder.entered.acquire)
         desk.pump.drop()

@@ -6,8 +6,8 @@ import soxr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.audio.factory import SAMPLE_RATES, make_stream_encoder
 from service.audio.filters import Resampler
+from service.audio.formats import SAMPLE_RATES, AudioFormat
 from streaming.spec import Samples
 from tests.service.audio.audio_signal import RATE, joined, run, snr_db, spectrum_error_db, voice
 
@@ -92,7 +92,7 @@ def test_resampler_removes_frequencies_above_nyquist(rate: int) -> None:
 @pytest.mark.parametrize("rate", OTHERS)
 @pytest.mark.parametrize("frame_ms", [0, 20])
 def test_encoder_receives_resampled_audio(rate: int, frame_ms: int) -> None:
-    encoder = make_stream_encoder("pcm_f32le", RATE, rate, frame_ms)
+    encoder = AudioFormat("pcm_f32le", rate, frame_ms).encoder(RATE)
     assert encoder.sample_rate == rate
     speech = voice(33_333)
     for _ in range(2):  # two utterances

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from service.audio.encoder import AudioEncoder
-from service.audio.factory import make_stream_encoder
 from service.audio.filters import FASTEST, SLOWEST, TimeStretch, held_back_s
+from service.audio.formats import AudioFormat
 from streaming.errors import ErrorCode, RequestError
 from streaming.spec import Samples
 from tests.service.audio.audio_signal import (
@@ -129,7 +129,7 @@ def test_stretch_has_no_click_at_end(speed: float, hertz: int) -> None:
 def test_speed_of_one_leaves_samples_unchanged() -> None:
     speech = voice(12_345)
     assert held_back_s(1.0, RATE) == 0
-    encoder = make_stream_encoder("pcm_f32le", RATE, speed=1.0)
+    encoder = AudioFormat("pcm_f32le", speed=1.0).encoder(RATE)
     assert encoder.inline
     assert joined(run(encoder, speech)) == speech.tobytes()
 
@@ -139,14 +139,14 @@ def test_speed_out_of_range_is_refused(speed: float) -> None:
     with pytest.raises(ValueError):
         TimeStretch(RATE, speed)
     with pytest.raises(RequestError) as caught:
-        make_stream_encoder("mp3", RATE, speed=speed)
+        AudioFormat("mp3", speed=speed).encoder(RATE)
     assert (caught.value.code, caught.value.param) == (ErrorCode.UNSUPPORTED, "speed")
 
 
 @pytest.mark.parametrize("speed", [SLOWEST, 1.25, FASTEST])
 def test_stretch_works_before_every_encoder(speed: float) -> None:
     speech = voice(20_001)
-    plain = joined(run(make_stream_encoder("pcm_f32le", RATE, speed=speed), speech))
+    plain = joined(run(AudioFormat("pcm_f32le", speed=speed).encoder(RATE), speech))
     assert plain == stretched(speech, speed).tobytes()
 
     def told(encoder: AudioEncoder) -> int:
@@ -154,9 +154,9 @@ def test_stretch_works_before_every_encoder(speed: float) -> None:
 
     length = ceil(20_001 / speed)
     for name in ("pcm_s16le", "wav", "flac", "mp3", "ogg_opus", "aac", "opus"):
-        assert told(make_stream_encoder(name, RATE, speed=speed)) == length, name
-    assert told(make_stream_encoder("pcm_mulaw", RATE, speed=speed)) == ceil(length / 3)
-    flac = decoded_file(joined(run(make_stream_encoder("flac", RATE, speed=speed), speech)))[0]
+        assert told(AudioFormat(name, speed=speed).encoder(RATE)) == length, name
+    assert told(AudioFormat("pcm_mulaw", speed=speed).encoder(RATE)) == ceil(length / 3)
+    flac = decoded_file(joined(run(AudioFormat("flac", speed=speed).encoder(RATE), speech)))[0]
     assert np.allclose(flac, stretched(speech, speed), atol=1e-4)
 
 

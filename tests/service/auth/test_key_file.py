@@ -8,9 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from service import reloading
 from service.auth import authenticator
 from service.auth.authenticator import Authority
 from service.auth.keys import (
@@ -67,7 +69,7 @@ async def test_key_file_is_read_again_until_it_can_be_read(
             raise KeyFileError(f"cannot read {path}: Permission denied")
         return read_keys(path)
 
-    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
+    monkeypatch.setattr(reloading, "RELOAD_S", 0.01)
     monkeypatch.setattr(authenticator, "read_keys", read)
     write_keys(file, entry("new", "acme"), entry("newer", "acme"))
     watching = asyncio.create_task(authority.watch())
@@ -80,12 +82,18 @@ async def test_key_file_is_read_again_until_it_can_be_read(
     assert sum("was not taken" in record.message for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("step", ["_state", "read_keys"])
+@pytest.mark.parametrize(
+    ("module", "step"), [(reloading, "file_state"), (authenticator, "read_keys")]
+)
 async def test_key_file_is_read_again_after_a_time_without_free_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: ModuleType,
+    step: str,
 ) -> None:
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
-    authority, work = Authority(file), getattr(authenticator, step)
+    authority, work = Authority(file), getattr(module, step)
     has_threads = False
 
     def start(path: Path) -> object:
@@ -93,8 +101,8 @@ async def test_key_file_is_read_again_after_a_time_without_free_threads(
             raise RuntimeError("can't start new thread")
         return work(path)
 
-    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
-    monkeypatch.setattr(authenticator, step, start)
+    monkeypatch.setattr(reloading, "RELOAD_S", 0.01)
+    monkeypatch.setattr(module, step, start)
     write_keys(file)  # all are revoked
     watching = asyncio.create_task(authority.watch())
     await until(lambda: not authority.is_current or watching.done())
@@ -123,27 +131,33 @@ async def test_watch_of_key_file_ends_if_cancelled_right_after_a_request_to_relo
         assert watching.cancelled(), f"cancelled {turns} turns after the request"
 
 
-@pytest.mark.parametrize("step", ["_state", "read_keys"])
+@pytest.mark.parametrize(
+    ("module", "step"), [(reloading, "file_state"), (authenticator, "read_keys")]
+)
 async def test_key_file_on_hanging_file_system_is_not_current_until_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: ModuleType,
+    step: str,
 ) -> None:
     file = write_keys(tmp_path / "keys.json", entry("old", "acme"))
     authority = Authority(file)
-    may_answer, work = threading.Event(), getattr(authenticator, step)
+    may_answer, work = threading.Event(), getattr(module, step)
 
     def hang(path: Path) -> object:
         may_answer.wait()
         return work(path)
 
-    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.01)
-    monkeypatch.setattr(authenticator, "_HANG_S", 0.01)
-    monkeypatch.setattr(authenticator, step, hang)
+    monkeypatch.setattr(reloading, "RELOAD_S", 0.01)
+    monkeypatch.setattr(reloading, "HANG_S", 0.01)
+    monkeypatch.setattr(module, step, hang)
     write_keys(file, entry("new", "acme"), entry("newer", "acme"))
     watching = asyncio.create_task(authority.watch())
     try:
         await until(lambda: not authority.is_current)
         assert authority.key_count == 1
-        monkeypatch.setattr(authenticator, "_HANG_S", 60)
+        monkeypatch.setattr(reloading, "HANG_S", 60)
         may_answer.set()
         await until(lambda: authority.is_current)
         assert authority.key_count == 2

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.access.hosts import called_by_address, is_known, is_loopback
 from service.auth.authenticator import Failures, answered_subprotocol, presented_key
 from service.auth.caller import Caller
 from service.auth.keys import (
@@ -34,7 +33,8 @@ from service.auth.keys import (
 )
 from service.auth.limits import Accounts
 from service.cli import app
-from service.server import exposure_fault
+from service.hosts import called_by_address, is_known, is_loopback
+from service.listening import exposure_fault
 from service.settings import Settings, SettingsError, load_settings
 from streaming.errors import CapacityError, ErrorCode
 from tests.service.auth.keyring import entry, write_keys

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from loadtest.fakes.talker import FakeTalker
 from service.admin import create_admin_app
 from service.auth.caller import Caller
 from service.auth.keys import ApiKey, KeyRing, Limits, digest_of
 from service.auth.limits import Accounts, LeakyBucket
 from streaming.errors import CapacityError
-from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.kept_spans import Kept
 from tests.service.live import client, gateway

@@ -19,8 +19,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from loadtest.fakes.talker import FakeTalker
+from service import reloading
 from service.admin import create_admin_app
-from service.auth import authenticator
 from service.auth.authenticator import Authority
 from service.auth.caller import current_caller
 from service.auth.keys import Scope
@@ -36,11 +37,11 @@ from streaming.events import (
     RowsReceived,
     TextAppended,
 )
-from talker.fake import FakeTalker
 from talkwire_client import Client, RefusedError, ServerError, SyncClient
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.housekeeping import take_over_housekeeping
 from tests.service.live import Gateway, client, gateway, hold_codec, until
+from tests.service.server import Server
 
 PATIENCE_S = 30
 
@@ -134,7 +135,7 @@ async def test_name_from_proxy_is_logged_only_in_part(
 ) -> None:
     keys = write_keys(tmp_path / "keys.json", entry("a", "acme"))
     async with gateway(api_keys_file=keys) as server, httpx.AsyncClient() as http:
-        headers = bearer("wrong") | {"x-forwarded-for": "x" * 30_000}
+        headers = bearer("wrong") | {"x-forwarded-for": "x" * 12_000}
         with caplog.at_level("INFO", logger="service.auth.authenticator"):
             refused = await http.get(f"{server.http}/v1/models", headers=headers)
         assert refused.status_code == 401
@@ -259,7 +260,7 @@ async def test_key_that_loses_its_scope_gets_unauthorized_on_open_socket(tmp_pat
 async def test_key_file_is_reloaded_and_broken_file_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authenticator, "_RELOAD_S", 0.1)
+    monkeypatch.setattr(reloading, "RELOAD_S", 0.1)
     file = write_keys(tmp_path / "k.json", entry("a", "t"))
     async with gateway(api_keys_file=file) as server:
         authority = server.runtime.authority
@@ -308,7 +309,7 @@ async def test_socket_over_max_session_finishes_contexts_and_closes(
         await until(lambda: look(opened_at + 209.9) and talk.socket.close_code)
         assert talk.socket.close_code == 1001
         async with client(server.url):  # the server itself goes on
-            assert server.runtime.is_ready
+            assert server.runtime.lifecycle.is_ready
 
 
 async def test_context_unfinished_at_end_of_old_socket_gets_error(
@@ -316,7 +317,7 @@ async def test_context_unfinished_at_end_of_old_socket_gets_error(
 ) -> None:
     looks = take_over_housekeeping(monkeypatch)
     talker = FakeTalker(row_s=0.05, frames_per_character=50)
-    limits = {"max_session_s": 60.0, "drain_s": 20.0}
+    limits: dict[str, Any] = {"max_session_s": 60.0, "drain_s": 20.0}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
         (look,), opened_at = looks, time.monotonic()
         await talk.create()
@@ -339,7 +340,7 @@ async def test_context_unfinished_at_end_of_old_socket_gets_error(
 
 async def test_context_of_old_socket_may_send_ahead_of_playback() -> None:
     """It has a minute of audio, of which only a part could be played before the deadline."""
-    limits = {"max_session_s": 0.1, "drain_s": 20.0, "default_lead_ms": 500}
+    limits: dict[str, Any] = {"max_session_s": 0.1, "drain_s": 20.0, "default_lead_ms": 500}
     text = "This takes much too long to be played."
     async with gateway(FakeTalker(frames_per_character=40), **limits) as server:
         async with client(server.url) as talk:
@@ -361,16 +362,11 @@ async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient
     ends: list[int] = []
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_admin_app(server.runtime, lambda: ends.append(1))
-    admin = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    admin.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(admin.serve(sockets=[listener]))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    try:
+    config = uvicorn.Config(app, log_config=None, lifespan="off")
+    async with Server(config, listener) as admin:
+        url = f"http://127.0.0.1:{admin.port}"
         async with httpx.AsyncClient(timeout=60, base_url=url) as http:
             yield http, ends
-    finally:
-        admin.should_exit = True
-        await serving
 
 
 @pytest.mark.long
@@ -403,7 +399,7 @@ async def test_admin_drain_can_be_started_and_withdrawn() -> None:
 
 async def test_admin_drain_cannot_be_withdrawn_from_ending_server() -> None:
     async with gateway() as server, administered(server) as (http, _):
-        await server.runtime.drain()
+        await server.runtime.lifecycle.drain()
         assert (await http.delete("/admin/drain")).status_code == 409
         assert (await http.get("/admin/drain")).json()["draining"] is True
 
@@ -416,7 +412,7 @@ async def test_admin_drain_refuses_foreign_origin() -> None:
             )
             assert (page.status_code, page.json()["error"]["code"]) == (403, "forbidden_origin")
             assert page.headers["x-request-id"]
-        assert server.runtime.is_ready
+        assert server.runtime.lifecycle.is_ready
 
 
 async def test_admin_drain_requires_admin_scope(tmp_path: Path) -> None:

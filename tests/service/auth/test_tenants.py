@@ -19,14 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.live import Gateway, client, gateway
 from tests.service.voices.clips import tone, wav
 
 VOICES = "/v1/audio/voices"
 ALL = ("speak", "voices:write", "admin")
-SLOW = {"row_s": 0.05, "frames_per_character": 50}
+SLOW: dict[str, Any] = {"row_s": 0.05, "frames_per_character": 50}
 
 
 def new_voice(name: str = "anna") -> dict[str, Any]:
@@ -55,6 +55,38 @@ async def tenant_metrics(server: Gateway) -> dict[tuple[str, str], float]:
 
 
 # -- voices
+
+
+async def test_public_lists_name_shared_voices_without_key(
+    tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    """Open WebUI asks for both lists without its key."""
+    file = write_keys(tmp_path / "keys.json", entry("a", "acme", *ALL))
+    folder = tmp_path / "voices"
+    async with gateway(voices_dir=folder) as server:  # without keys, so the voice is shared
+        shared = new_voice() | {"name": "shared"}
+        assert (await http.post(server.http + VOICES, json=shared)).status_code == 201
+    models = "/v1/audio/models"
+    async with gateway(api_keys_file=file, voices_dir=folder, public_lists=True) as server:
+        base = server.http
+        added = await http.post(base + VOICES, json=new_voice(), headers=bearer("a"))
+        assert added.status_code == 201
+        listed = (await http.get(base + VOICES)).json()
+        assert listed["voice_names"] == ["default", "shared"]
+        assert listed["data"] == []
+        assert (await http.get(base + models)).json()["models"]
+        own = (await http.get(base + VOICES, headers=bearer("a"))).json()
+        assert [voice["name"] for voice in own["data"]] == ["shared", "anna"]
+        for path in (VOICES, models):
+            assert (await http.get(base + path, headers=bearer("wrong"))).status_code == 401
+        for path in ("/v1/voices", "/voices", "/v1/models", f"{VOICES}/shared"):
+            assert (await http.get(base + path)).status_code == 401
+        assert (await http.post(base + VOICES, json=new_voice())).status_code == 401
+        document = (await http.get(base + "/openapi.json", headers=bearer("a"))).json()
+        assert {} in document["paths"][models]["get"]["security"]
+    async with gateway(api_keys_file=file) as server:
+        for path in (VOICES, models):
+            assert (await http.get(server.http + path)).status_code == 401
 
 
 async def test_voice_of_tenant_is_hidden_from_other_tenants(
@@ -101,6 +133,12 @@ async def test_voice_of_tenant_is_hidden_from_other_tenants(
             assert (
                 await http.post(el, json={"text": "Hi."}, headers={"xi-api-key": "a"})
             ).status_code == 200
+            lines = [{"text": "Hi.", "voice_id": voice} for voice in ("default", name)]
+            for key, status in (("b", 404), ("a", 200)):
+                dialogue = await http.post(
+                    f"{base}/v1/text-to-dialogue", json={"inputs": lines}, headers=bearer(key)
+                )
+                assert dialogue.status_code == status
         for path in (VOICES, "/v1/voices", "/voices"):
             assert ours in (await http.get(base + path, headers=bearer("a"))).text
             seen = (await http.get(base + path, headers=bearer("b"))).text
@@ -209,7 +247,7 @@ async def _until_idle(server: Gateway) -> None:
 
 
 #: For each dialect, the address and the messages that open a context.
-FIRST_WORDS = {
+FIRST_WORDS: dict[str, list[dict[str, Any]]] = {
     "/tts/websocket": [
         {
             "context_id": "c",
@@ -223,7 +261,12 @@ FIRST_WORDS = {
         {"text": "Hello there. ", "context_id": "c"}
     ],
     "/v1/text-to-speech/default/stream-input?output_format=pcm_24000": [{"text": "Hello there. "}],
+    "/v1/text-to-dialogue/multi-stream-input?output_format=pcm_24000": [
+        {"voices": ["default"], "context_id": "c"},
+        {"inputs": [{"text": "Hello there.", "voice_id": "default"}], "context_id": "c"},
+    ],
     "/v1/speak": [{"type": "Speak", "text": "Hello there."}],
+    "/v2/speak": [{"type": "Speak", "text": "Hello there."}],
     "/v1/audio/speech/stream": [
         {"type": "session.config", "response_format": "pcm"},
         {"type": "input.text", "text": "Hello there. How are you?"},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from service.transport.websocket_protocol import WebSocketProtocol
 
-class FakePinging:
+
+class FakePinging(WebSocketProtocol):
     """Records pings; the test answers them."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # without a connection
         self.pings: list[bytes] = []
         self.on_pong: Callable[[bytes], bool] | None = None
 

@@ -4,55 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from codec.fake import FakeCodecEngine
-from service.audio.factory import make_stream_encoder
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
+from service.audio.formats import AudioFormat
+from service.build import assemble
 from service.contexts.driver import ContextDriver, Room
-from service.contexts.options import plan_speech
-from service.metrics import Metrics
-from service.runtime import Runtime
+from service.contexts.options import SpeechOptions, plan_speech
+from service.engines.contracts import Engines
 from service.settings import Settings
 from streaming.errors import internal_error
-from streaming.events import Cancelled, Done, EndAsked, Failed, Flushed, SendAudio, TextAppended
+from streaming.events import Done, EndRequested, Failed, OutputCommand, SendAudio, TextAppended
 from streaming.ports import RowDemand, RowGenerator, SpeechRequest
 from streaming.protocol import messages as wire
 from streaming.window import DecodeWindow
-from streaming.word_timing import WordTiming
-from talker.fake import FakeTalker
 from tests.service.live import SPEC
 
 SIZES = wire.ChunkingOptions(first_chunk_frames=5, max_chunk_frames=5)
 
 
 class Listener:
-    """A sink that records its calls."""
+    """Records a session's outputs."""
 
     def __init__(self) -> None:
         self.audio: list[SendAudio] = []
         self.done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
 
-    def on_audio(self, audio: SendAudio, words: Sequence[WordTiming]) -> None:
-        self.audio.append(audio)
-
-    def on_word_timings(self, timings: Sequence[WordTiming]) -> None:
-        raise AssertionError("no words were asked for")
-
-    def on_utterance_ended(self) -> None:
-        raise AssertionError("this talker ends with its last audio")
-
-    def on_flushed(self, flushed: Flushed) -> None:
-        raise AssertionError("no flush was asked for")
-
-    def on_cancelled(self, cancelled: Cancelled) -> None:
-        raise AssertionError("no cancel was asked for")
-
-    def on_done(self, done: Done) -> None:
-        self.done.set_result(done)
+    def emit(self, command: OutputCommand) -> None:
+        match command:
+            case SendAudio():
+                self.audio.append(command)
+            case Done():
+                self.done.set_result(command)
+            case _:
+                raise AssertionError(f"nobody asked for {command}")
 
 
 class NotingCodec(FakeCodecEngine):
@@ -62,9 +52,7 @@ class NotingCodec(FakeCodecEngine):
         super().__init__(SPEC)
         self.left_s: list[float] = []
 
-    async def decode(  # type: ignore[no-untyped-def]
-        self, window: DecodeWindow, deadline_s: float, request_id: str = ""
-    ):
+    async def decode(self, window: DecodeWindow, deadline_s: float, request_id: str = ""):
         self.left_s.append(deadline_s - time.monotonic())
         return await super().decode(window, deadline_s, request_id)
 
@@ -80,17 +68,20 @@ class NotingTalker(FakeTalker):
 
 
 async def speak(
-    codec: FakeCodecEngine, listener: Listener, room: Room | None, talker: FakeTalker | None = None
+    codec: FakeCodecEngine,
+    listener: Listener,
+    room: Room | None,
+    talker: FakeTalker | None = None,
+    text: str = "A sentence.",
 ) -> Done:
-    runtime = Runtime(Settings(), talker or FakeTalker(), codec, Metrics("test", "fake"))
+    runtime = assemble(Settings(), Engines(talker or FakeTalker(), codec))
     await runtime.start()
-    create = wire.ContextCreate("c", chunking=SIZES)
-    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
-    plan = plan_speech(runtime, "native", "c", create, encoder)
+    options = SpeechOptions(format=AudioFormat("pcm_s16le"), chunking=SIZES)
+    plan = plan_speech(runtime, "native", "c", options)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        driver = ContextDriver(runtime, plan, listener, tasks, room)
-        driver.post(TextAppended("A sentence."))
-        driver.post(EndAsked())
+        driver = ContextDriver(runtime, plan, listener.emit, tasks, room)
+        driver.post(TextAppended(text))
+        driver.post(EndRequested())
         done = await listener.done
     await runtime.stop()
     return done
@@ -119,6 +110,24 @@ async def test_wait_for_client_is_underrun_only_without_reports(reports: bool) -
     assert sum(len(audio.samples) for audio in listener.audio) == 22 * SPEC.hop_length
 
 
+async def test_each_part_of_a_pause_waits_for_the_client() -> None:
+    """Otherwise a small body of pauses would become audio without bounds in the server's memory."""
+    listener, waits = Listener(), list[int]()
+
+    async def room() -> int | None:
+        waits.append(len(listener.audio))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(listener.audio) == waits[-1]
+        return None
+
+    text = "[pause:2s]A sentence.[pause:2s]"
+    done = await speak(FakeCodecEngine(SPEC), listener, room, text=text)
+    assert done.reason == "complete"
+    assert waits == list(range(len(listener.audio)))
+    assert sum(len(audio.samples) for audio in listener.audio) > 4 * SPEC.sample_rate
+
+
 async def test_rows_are_taken_as_session_demands() -> None:
     talker = NotingTalker()
     await speak(FakeCodecEngine(SPEC), Listener(), None, talker)
@@ -126,17 +135,17 @@ async def test_rows_are_taken_as_session_demands() -> None:
 
 
 async def test_paused_talker_makes_no_more_rows() -> None:
-    listener, talker = Listener(), FakeTalker(frames_per_character=280, max_frames=10_000)
-    runtime = Runtime(Settings(), talker, FakeCodecEngine(SPEC), Metrics("test", "fake"))
+    listener, spec = Listener(), replace(FAKE_SPEC, max_frames=10_000)
+    talker = FakeTalker(frames_per_character=280, spec=spec)
+    runtime = assemble(Settings(), Engines(talker, FakeCodecEngine(SPEC)))
     await runtime.start()
-    create = wire.ContextCreate("c", chunking=SIZES, max_lead_ms=1000)
-    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
-    plan = plan_speech(runtime, "native", "c", create, encoder)
+    options = SpeechOptions(format=AudioFormat("pcm_s16le"), chunking=SIZES, max_lead_ms=1000)
+    plan = plan_speech(runtime, "native", "c", options)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         before, made = talker.rows_made, -1
-        driver = ContextDriver(runtime, plan, listener, tasks)
+        driver = ContextDriver(runtime, plan, listener.emit, tasks)
         driver.post(TextAppended("A sentence."))
-        driver.post(EndAsked())
+        driver.post(EndRequested())
         while not listener.audio or made < talker.rows_made:
             made = talker.rows_made
             for _ in range(1000):
@@ -152,18 +161,17 @@ async def test_contexts_that_open_together_begin_in_different_turns_of_the_loop(
 ) -> None:
     """Meanwhile others are refused without delay."""
     talker, begun, counts = FakeTalker(), set[str](), [0]
-    runtime = Runtime(Settings(), talker, FakeCodecEngine(SPEC), Metrics("test", "fake"))
+    runtime = assemble(Settings(), Engines(talker, FakeCodecEngine(SPEC)))
     await runtime.start()
     monkeypatch.setattr(talker, "check", lambda request: begun.add(request.request_id))
-    encoder = make_stream_encoder("pcm_s16le", SPEC.sample_rate)
+    options = SpeechOptions(format=AudioFormat("pcm_s16le"))
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         listeners = [Listener() for _ in range(4)]
         for number, listener in enumerate(listeners):
-            create = wire.ContextCreate(str(number))
-            plan = plan_speech(runtime, "native", str(number), create, encoder)
-            driver = ContextDriver(runtime, plan, listener, tasks)
+            plan = plan_speech(runtime, "native", str(number), options)
+            driver = ContextDriver(runtime, plan, listener.emit, tasks)
             driver.post(TextAppended("A sentence."))
-            driver.post(EndAsked())
+            driver.post(EndRequested())
         while counts[-1] < len(listeners):
             await asyncio.sleep(0)
             counts.append(len(begun))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from streaming.ports import Sampling, SpeechRequest, TalkerRows
 from streaming.spec import Codes, Samples
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, Gateway, client, gateway
 
 FIRST, SECOND = "A sentence to say.", "And a second one, which is longer than the first."
 EXACT = {"lookahead_frames": SPEC.right_frames}
+CONTINUING = replace(FAKE_SPEC, has_continuity=True)
 ALONE, TOGETHER = ("", ""), ("", FIRST + "\n")
 
 
@@ -32,7 +35,8 @@ def spoken(server: Gateway, before: tuple[str, ...]) -> Samples:
 
 @pytest.mark.parametrize(("able", "announced"), [(True, ["context", "none"]), (False, ["none"])])
 async def test_greeting_announces_supported_continuity(able: bool, announced: list[str]) -> None:
-    async with gateway(FakeTalker(has_continuity=able)) as server, connect(server.url) as socket:
+    talker = FakeTalker(spec=replace(FAKE_SPEC, has_continuity=able))
+    async with gateway(talker) as server, connect(server.url) as socket:
         assert json.loads(await socket.recv())["continuity"] == announced
 
 
@@ -50,9 +54,14 @@ async def test_greeting_announces_supported_continuity(able: bool, announced: li
 async def test_utterance_continues_earlier_ones_if_wanted_and_supported(
     able: bool, asked: dict[str, str], before: tuple[str, ...], mode: str
 ) -> None:
-    talker = FakeTalker(has_continuity=able)
+    talker = FakeTalker(spec=replace(FAKE_SPEC, has_continuity=able))
     async with gateway(talker) as server, client(server.url) as talk:
-        options = {"mode": mode, "chunking": EXACT, "sampling": {"seed": 5}, **asked}
+        options: dict[str, Any] = {
+            "mode": mode,
+            "chunking": EXACT,
+            "sampling": {"seed": 5},
+            **asked,
+        }
         got = await talk.say(f"{FIRST} {SECOND}", **options)
         assert np.array_equal(got, spoken(server, before))
         assert not np.array_equal(spoken(server, ALONE), spoken(server, TOGETHER))
@@ -70,7 +79,7 @@ async def test_unsupported_continuity_is_refused_with_param() -> None:
 
 
 async def test_continuity_does_not_cross_contexts() -> None:
-    async with gateway(FakeTalker(has_continuity=True)) as server, client(server.url) as talk:
+    async with gateway(FakeTalker(spec=CONTINUING)) as server, client(server.url) as talk:
         handles = [await talk.create(f"c{i}", chunking=EXACT, sampling={"seed": 5}) for i in (1, 2)]
         for context_id in ("c1", "c2"):
             await talk.send("text.append", context_id=context_id, text=FIRST + " ")
@@ -86,7 +95,7 @@ async def test_continuity_does_not_cross_contexts() -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "leave", "fail"])
 async def test_conversation_is_forgotten_however_context_ends(end: str) -> None:
-    talker = FakeTalker(row_s=0.002, has_continuity=True)
+    talker = FakeTalker(row_s=0.002, spec=CONTINUING)
     async with gateway(talker) as server:
         async with client(server.url) as talk:
             await talk.create()
@@ -107,7 +116,7 @@ async def test_conversation_is_forgotten_however_context_ends(end: str) -> None:
 
 async def test_utterance_cut_by_max_frames_is_not_continued() -> None:
     """The second utterance is spoken as if it were the first."""
-    talker = FakeTalker(has_continuity=True)
+    talker = FakeTalker(spec=CONTINUING)
     async with gateway(talker) as server, client(server.url) as talk:
         sampling = {"seed": 5, "max_frames": 20}
         got = await talk.say(f"{FIRST} Yes.", chunking=EXACT, sampling=sampling)
@@ -117,7 +126,7 @@ async def test_utterance_cut_by_max_frames_is_not_continued() -> None:
 
 async def test_next_utterance_waits_for_last_row_of_previous_one() -> None:
     """A session knows the end of an utterance one row before the talker reports it."""
-    talker = FakeTalker(has_continuity=True)
+    talker = FakeTalker(spec=CONTINUING)
     ask = SpeechRequest("r", FIRST, sampling=Sampling(seed=1), conversation="x")
     first = talker.generate(ask)
     pieces = [await anext(first) for _ in range(3)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from embedded.text import normalise
-from talker.fake import FakeTalker
-from talker.text_front_end import spoken_lengths
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from tests.service.live import SPEC, client, gateway
+from text.english.normaliser import normalise
+from text.front_end import spoken_lengths
 
 EXACT = {"lookahead_frames": SPEC.right_frames}
 #: 38 characters as written, 90 as spoken.
@@ -17,9 +19,8 @@ TEXT = "It has 1,234 rooms, 567 of them empty."
 
 
 def reading_talker(row_s: float = 0.0) -> FakeTalker:
-    talker = FakeTalker(row_s=row_s, frames_per_character=20 if row_s else 0.5)
-    talker.spoken_lengths = partial(spoken_lengths, normalise)
-    return talker
+    spec = replace(FAKE_SPEC, spoken_lengths=partial(spoken_lengths, normalise))
+    return FakeTalker(row_s=row_s, frames_per_character=20 if row_s else 0.5, spec=spec)
 
 
 async def test_utterance_is_split_by_spoken_length() -> None:
@@ -33,7 +34,7 @@ async def test_utterance_is_split_by_spoken_length() -> None:
 
 
 async def test_text_limit_counts_written_characters() -> None:
-    limits = {"max_segment_chars": 60, "max_text_chars": len(TEXT)}
+    limits: dict[str, Any] = {"max_segment_chars": 60, "max_text_chars": len(TEXT)}
     async with gateway(reading_talker(), **limits) as server, client(server.url) as talk:
         assert len(normalise(TEXT).text) > 2 * len(TEXT)
         assert len(await talk.say(TEXT))

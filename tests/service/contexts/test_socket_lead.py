@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.contexts.ack_tracker import AckTracker
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
+from service.transport.ack_tracker import AckTracker
 from tests.service.contexts.fake_pinging import FakePinging
 from tests.service.dialects.cartesia.talk import EXACT, cartesia, is_, say, whole
 from tests.service.dialects.vendor_talk import s16, speaking
@@ -37,7 +37,7 @@ def test_ping_follows_audio_with_messages_behind() -> None:
 
 @pytest.mark.parametrize("encoding", ["pcm_mulaw", "pcm_s16le"])
 async def test_native_audio_with_timestamps_is_sent_to_end(encoding: str) -> None:
-    talker = FakeTalker(row_s=0.004, has_word_timings=True)
+    talker = FakeTalker(row_s=0.004, spec=TIMED_SPEC)
     async with gateway(talker, **SHORT_LEAD) as server, client(server.url) as talk:
         await talk.create(timestamps=True, audio={"encoding": encoding})
         await talk.send("text.append", context_id="c", text=LONG)
@@ -48,7 +48,11 @@ async def test_native_audio_with_timestamps_is_sent_to_end(encoding: str) -> Non
 
 
 async def test_messages_longer_than_lead_are_filled_for_client_that_reports_playback() -> None:
-    options = {"audio": {"frame_ms": 1000}, "max_lead_ms": 400, "chunking": {"chunk_ms": 40}}
+    options: dict[str, Any] = {
+        "audio": {"frame_ms": 1000},
+        "max_lead_ms": 400,
+        "chunking": {"chunk_ms": 40},
+    }
     async with gateway() as server, client(server.url) as talk, asyncio.timeout(40):
         await talk.create(**options)
         await talk.send("text.append", context_id="c", text="Two seconds of speech. " * 2)
@@ -108,10 +112,10 @@ async def test_stream_at_maximum_lead_does_not_count_as_running() -> None:
     async with gateway(talker, default_lead_ms=500) as server, client(server.url) as talk:
         await talk.create()
         await talk.send(
-            "text.append", context_id="c", text="Forty characters of text or some more.. "
+            "text.append", context_id="c", text="Forty characters of text or some more!! "
         )
         await talk.until("audio.started")
-        pace = server.runtime.engine_pace.estimator
+        pace = server.runtime.pace.estimator
         async with asyncio.timeout(30):
             while pace.running:
                 await asyncio.sleep(0.005)

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.audio.filters import held_back_s
-from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT
 from tests.service.dialects.openai.talk import SENTENCES, TEXT, official, parsed, whole

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 
+from loadtest.fakes.talker import FAKE_SPEC, TIMED_SPEC, FakeTalker
 from streaming.protocol.binary import AudioHeader
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, client, gateway
 
 TEXT = "Hello there, how are you? I am fine, thank you very much. Goodbye!"
@@ -20,7 +21,7 @@ PER_CHARACTER = 2.0
 
 def speaking(**more: Any) -> FakeTalker:
     """Make a talker with two frames per character, so that positions in the text give times."""
-    return FakeTalker(frames_per_character=PER_CHARACTER, has_word_timings=True, **more)
+    return FakeTalker(frames_per_character=PER_CHARACTER, spec=TIMED_SPEC, **more)
 
 
 async def words_of(peer: Client, text: str, **fields: Any) -> list[dict[str, Any]]:
@@ -161,7 +162,7 @@ async def test_cancel_is_followed_by_no_word_timings() -> None:
 
 async def test_word_timings_are_announced_and_refused_if_unsupported() -> None:
     for able in (True, False):
-        talker = FakeTalker(has_word_timings=able)
+        talker = FakeTalker(spec=replace(FAKE_SPEC, has_word_timings=able))
         async with gateway(talker) as server, connect(server.url) as socket:
             peer = Client(socket)
             greeting = await peer.until("session.created")

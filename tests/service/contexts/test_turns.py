@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Any
 
 import httpx
 import pytest
 
-from streaming.ports import RowGenerator, SpeechRequest
-from talker.fake import FakeTalker
-from talker.families.higgs_v3.prompts import DELIVERY_TAGS
+from tests.service.contexts.recording_talker import RecordingTalker
 from tests.service.live import Client, client, gateway
 
 TEXT = "<|emotion:anger|>No, that is not okay! We cannot ship it.\n\nIt sounds broken."
 LONG = " ".join(f"This is sentence number {number} of a long text." for number in range(40))
 
 
-class Asked(FakeTalker):
-    """Records each request at its first row."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(frames_per_character=0.2, segment_chars=None, **options)
-        self.delivery_tags = DELIVERY_TAGS
-        self.spoken: list[tuple[str, str]] = []
-
-    async def generate(self, request: SpeechRequest) -> RowGenerator:
-        async with aclosing(super().generate(request)) as pieces:
-            is_first = True
-            async for piece in pieces:
-                if is_first:
-                    self.spoken.append((request.delivery, request.text))
-                is_first = False
-                yield piece
-
-
 @pytest.mark.parametrize("path", ["speech", "speech/batch"])
 async def test_text_of_http_request_is_one_generation(path: str) -> None:
-    talker = Asked()
+    talker = RecordingTalker()
     async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         body: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
         if path == "speech/batch":
@@ -60,7 +39,7 @@ async def say(talk: Client, text: str, last: str) -> None:
 
 @pytest.mark.parametrize("last", ["flush", "end"])
 async def test_text_flushed_or_ended_before_speech_is_one_generation(last: str) -> None:
-    talker = Asked(first_row_s=0.5)
+    talker = RecordingTalker(first_row_s=0.5)
     async with gateway(talker) as server, client(server.url) as talk:
         talker.spoken.clear()  # the warm-up text
         await say(talk, TEXT, last)
@@ -69,7 +48,7 @@ async def test_text_flushed_or_ended_before_speech_is_one_generation(last: str) 
 
 
 async def test_long_text_is_split_by_longest_generation() -> None:
-    talker = Asked()
+    talker = RecordingTalker()
     async with gateway(talker) as server, client(server.url) as talk:
         talker.spoken.clear()  # the warm-up text
         await say(talk, f"<|style:whispering|>{LONG}", "end")
@@ -84,7 +63,7 @@ async def test_long_text_is_split_by_longest_generation() -> None:
 
 
 async def test_max_segment_chars_splits_complete_text() -> None:
-    talker = Asked()
+    talker = RecordingTalker()
     async with gateway(talker, max_segment_chars=60) as server, client(server.url) as talk:
         talker.spoken.clear()  # the warm-up text
         await say(talk, TEXT, "end")
@@ -96,8 +75,17 @@ async def test_max_segment_chars_splits_complete_text() -> None:
         ]
 
 
+async def test_text_is_checked_only_by_its_generation() -> None:
+    """A check builds the whole prompt, and so does the generation."""
+    talker = RecordingTalker()
+    async with gateway(talker, max_segment_chars=60) as server, client(server.url) as talk:
+        talker.checked.clear()  # the warm-up text
+        await say(talk, TEXT, "end")
+        assert talker.checked == [text for _, text in talker.spoken[-3:]]
+
+
 async def test_text_arriving_during_speech_waits_for_end_of_turn() -> None:
-    talker = Asked(row_s=0.01)
+    talker = RecordingTalker(row_s=0.01)
     async with gateway(talker) as server, client(server.url) as talk:
         talker.spoken.clear()  # the warm-up text
         await talk.create()
@@ -112,7 +100,7 @@ async def test_text_arriving_during_speech_waits_for_end_of_turn() -> None:
 
 
 async def test_low_max_frames_gives_each_sentence_its_own_generation() -> None:
-    talker = Asked()
+    talker = RecordingTalker()
     async with gateway(talker) as server, httpx.AsyncClient(timeout=60) as http:
         talker.spoken.clear()
         body = {"model": "tts-1", "voice": "alloy", "input": TEXT, "max_frames": 20}
@@ -122,7 +110,7 @@ async def test_low_max_frames_gives_each_sentence_its_own_generation() -> None:
 
 
 async def test_long_sentence_is_spoken_before_its_end_arrives() -> None:
-    talker = Asked()
+    talker = RecordingTalker()
     async with gateway(talker) as server, client(server.url) as talk:
         talker.spoken.clear()  # the warm-up text
         await talk.create()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.errors import internal_error
 from streaming.events import Failed, TextAppended
-from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.dialects.cartesia.talk import asking, is_
 from tests.service.dialects.elevenlabs.talk import MULTI, address
@@ -51,7 +51,7 @@ async def test_text_for_closed_context_is_not_counted(keys: Path) -> None:
         client(server.url, additional_headers=bearer("a")) as talk,
     ):
         await talk.create()
-        (context,) = server.runtime.open_contexts
+        (context,) = server.contexts()
         context.post(Failed(internal_error()))
         assert context.is_closed
         for _ in range(2):
@@ -117,7 +117,11 @@ async def test_elevenlabs_context_ends_after_refused_first_text(keys: Path) -> N
 async def test_cartesia_context_ends_after_refused_first_text(keys: Path) -> None:
     async with gateway(api_keys_file=keys, **EXACT) as server:
         url = server.http + "/tts/websocket?cartesia_version=2025-04-16"
-        options = {"audio": "data", "context": "context_id", "additional_headers": bearer("a")}
+        options: dict[str, Any] = {
+            "audio": "data",
+            "context": "context_id",
+            "additional_headers": bearer("a"),
+        }
         async with vendor(url, **options) as talk:
             await talk.send(**asking("one", LONG))
             await talk.until(is_("done", "one"))

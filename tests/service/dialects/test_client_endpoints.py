@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import openai
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.auth.authenticator import MAX_TTL_S, TokenSigner
 from service.auth.keys import KeyFileError, Scope
-from talker.fake import FakeTalker
 from tests.service.auth.keyring import bearer, entry, write_keys
-from tests.service.live import until
+from tests.service.live import Gateway, gateway, until
 from tests.service.memory import Refused, Served, served
 
 SPEECH = "/v1/audio/speech"
@@ -227,6 +229,38 @@ async def test_get_speech_equals_post_speech(format_: str) -> None:
         assert got.headers["content-type"] == posted.headers["content-type"]
 
 
+def spoken(server: Gateway) -> int:
+    """Return the number of contexts so far."""
+    figures = server.runtime.metrics.render().decode()
+    return round(sum(map(float, re.findall(r"^tts_contexts_total\{.*\} (.+)$", figures, re.M))))
+
+
+async def test_head_of_speech_has_its_headers_and_speaks_nothing() -> None:
+    query = f"{SPEECH}?{urlencode({'input': 'Hello there.', 'response_format': 'wav', 'x': 1})}"
+    async with gateway() as server, httpx.AsyncClient(base_url=server.http) as http:
+        got = await http.get(query)
+        assert spoken(server) == 1
+        head = await http.head(query)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-type", "cache-control", "x-talkwire-ignored", "accept-ranges"):
+            assert head.headers[name] == got.headers[name]
+        assert "content-length" not in head.headers
+        assert (await http.head(SPEECH)).status_code == 400
+        assert spoken(server) == 1
+
+
+@pytest.mark.parametrize("wanted", ["bytes=0-", "bytes=0-1", "bytes=100-", "bytes=-5", "lines=1"])
+async def test_range_of_speech_gets_all_of_it_and_none_is_promised(wanted: str) -> None:
+    """Browsers ask so for ``<audio>``. Nobody knows the length, which a 206 would have to tell."""
+    query = f"{SPEECH}?{urlencode({'input': 'Hello there.', 'response_format': 'mp3', 'seed': 3})}"
+    async with served(first_lookahead_frames=3, lookahead_frames=3) as service:
+        whole = await service.http.get(query)
+        part = await service.http.get(query, headers={"range": wanted})
+        assert (part.status_code, part.content) == (200, whole.content)
+        assert part.headers["accept-ranges"] == "none"
+        assert "content-range" not in part.headers
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [("", "input"), ("input=x&speed=fast", "speed"), ("input=x&seed=1.5", "seed")],
@@ -270,12 +304,13 @@ async def test_get_speech_checks_origin_of_page(headers: dict[str, str], status:
 
 
 async def test_azure_client_speaks() -> None:
-    async with served() as service:
+    async with served(unknown_model="error") as service:
+        http: Any = service.http  # openai declares the client of httpx2, and takes this one too
         azure = openai.AsyncAzureOpenAI(
             azure_endpoint="http://127.0.0.1:8000",
             api_version="2026-01-01",
             api_key="any",
-            http_client=service.http,
+            http_client=http,
         )
         spoken = await azure.audio.speech.create(
             model="tts-1", voice="alloy", input="Hello there.", response_format="pcm"
@@ -308,7 +343,7 @@ async def test_cors_allows_pages_of_allowed_origins(tmp_path: Path) -> None:
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
     }
-    settings = {"allowed_origins": "https://good.example", "api_keys_file": keys}
+    settings: dict[str, Any] = {"allowed_origins": "https://good.example", "api_keys_file": keys}
     async with served(**settings) as service:
         before = await service.http.options(SPEECH, headers=page | asks)
         assert before.status_code == 200

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.dialects import deepgram, native
 from service.dialects.cartesia import messages as cartesia
+from service.dialects.deepgram import messages as deepgram
 from service.dialects.elevenlabs import messages as elevenlabs
-from service.dialects.errors import STATUS, validation_error
 from service.dialects.openai import errors as openai
+from service.errors import NATIVE_TABLE, STATUS, validation_error
 from streaming.errors import ErrorCode, RequestError
 from streaming.protocol.field_errors import FieldError, describe, invalid_field, unknown_field
 from tests.service.memory import Served, served
@@ -36,7 +36,7 @@ def test_page_lists_every_code_with_its_status() -> None:
         plain, _, handshakes = told.partition(" (handshakes: ")
         assert int(plain) == openai.TABLE.status(error), code
         if code != ErrorCode.UNKNOWN_VOICE:  # which no handshake of the protocol names
-            assert int(handshakes.rstrip(") ") or plain) == native.TABLE.status(error), code
+            assert int(handshakes.rstrip(") ") or plain) == NATIVE_TABLE.status(error), code
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_error_table_has_statuses_of_each_vendor(
     tables = (openai.TABLE, elevenlabs.TABLE, cartesia.TABLE, deepgram.TABLE)
     error = RequestError(code, "No.")
     assert tuple(table.status(error) for table in tables) == statuses
-    assert native.TABLE.status(RequestError(ErrorCode.OVERLOADED, "No.")) == 503
+    assert NATIVE_TABLE.status(RequestError(ErrorCode.OVERLOADED, "No.")) == 503
 
 
 def test_validation_error_names_intended_union_member() -> None:
@@ -162,7 +162,7 @@ WRONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 async def test_http_error_names_field_value_and_allowed_values(
     address: str, body: dict[str, Any], said: tuple[str, ...]
 ) -> None:
-    async with served(unknown_voice="error") as service:
+    async with served(unknown_voice="error", unknown_model="error") as service:
         answer = await service.http.post(address, json=body)
         assert 400 <= answer.status_code < 500
         message = message_of(answer.json())
@@ -243,7 +243,7 @@ async def test_log_has_dialect_field_and_kind_but_not_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with served() as service:
-        with caplog.at_level("INFO", logger="service.dialects.errors"):
+        with caplog.at_level("INFO", logger="service.errors"):
             await first_error(service, "/v1/speak", {"type": "Speak", "text": ["do not log this"]})
     (record,) = [one for one in caplog.records if one.getMessage() == "client error"]
     told = vars(record)

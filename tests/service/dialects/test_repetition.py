@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.ports import RowGenerator, SpeechRequest
-from talker.fake import FakeTalker
 from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import client, gateway
 
@@ -44,7 +44,7 @@ async def test_ras_options_reach_talker_from_native_openai_and_vllm_omni() -> No
             await talk.say("Hello.")
             await talk.hear()
     assert talker.asked[:3] == [(3, 2), (None, None), (3, 2)]
-    assert sorted(talker.asked[3:5]) == [(0, 2), (3, 2)]  # type: ignore[type-var]
+    assert sorted(talker.asked[3:5]) == [(0, 2), (3, 2)]
     assert talker.asked[5:] == [(3, 2)]
 
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from loadtest.fakes.talker import FakeTalker
 from service.cli import app
 from streaming.ports import RowGenerator, SpeechRequest
-from talker.fake import FakeTalker
 from tests.service.dialects.vllm_omni.talk import STREAM, speaking
 from tests.service.live import client, gateway
 

@@ -13,8 +13,8 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from streaming.spec import Samples
-from talker.fake import FakeTalker
 
 
 class VendorTalk:
@@ -30,9 +30,10 @@ class VendorTalk:
         await self.socket.send(json.dumps(message))
 
     async def next(self) -> dict[str, Any]:
-        """Return the next message, and add its audio to ``sounds``."""
+        """Return the next message, and add its audio to ``sounds``. A binary message is {}."""
         async with asyncio.timeout(self.patience_s):
-            message = dict(json.loads(await self.socket.recv()))
+            data = await self.socket.recv()
+        message = {} if isinstance(data, bytes) else dict(json.loads(data))
         self.messages.append(message)
         context = message.get(self._context)
         sound = base64.b64decode(message.get(self._audio) or "", validate=True)
@@ -74,4 +75,4 @@ def s16(samples: Samples) -> bytes:
 
 def speaking(**more: Any) -> FakeTalker:
     """Return a talker with two frames per character, so that words have predictable times."""
-    return FakeTalker(frames_per_character=2.0, has_word_timings=True, **more)
+    return FakeTalker(frames_per_character=2.0, spec=TIMED_SPEC, **more)

@@ -14,9 +14,10 @@ Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.asynccontextmanager
-async def raw(server: Gateway) -> AsyncIterator[Raw]:
+async def raw(server: Gateway, address: str = "127.0.0.1") -> AsyncIterator[Raw]:
+    """Connect from a local address."""
     url = httpx.URL(server.http)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
+    reader, writer = await asyncio.open_connection(url.host, url.port, local_addr=(address, 0))
     try:
         yield reader, writer
     finally:

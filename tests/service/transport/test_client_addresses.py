@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
 from typing import Any
 
@@ -13,8 +11,8 @@ from fastapi import FastAPI, Request, WebSocket
 from websockets.asyncio.client import connect
 
 from service.settings import Settings
-from service.transport.uvicorn_protocols import server_config
-from tests.service.live import Server
+from service.transport.server_config import server_config
+from tests.service.server import Server
 
 app = FastAPI()
 
@@ -38,17 +36,12 @@ async def test_listener_for_ipv6_too_knows_ipv4_proxies(
     if trusted is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
     listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    server = Server(server_config(app, Settings(), 1))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    address, claim = f"127.0.0.1:{listener.getsockname()[1]}", {"x-forwarded-for": "198.51.100.7"}
+    claim = {"x-forwarded-for": "198.51.100.7"}
     told = "127.0.0.1" if trusted == "192.0.2.9" else claim["x-forwarded-for"]
-    try:
+    async with Server(server_config(app, Settings(), 1), listener) as server:
+        address = f"127.0.0.1:{server.port}"
         async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(f"http://{address}")).json() == "127.0.0.1"
             assert (await http.get(f"http://{address}", headers=claim)).json() == told
         async with connect(f"ws://{address}/", additional_headers=claim) as talk:
             assert await talk.recv() == told
-    finally:
-        server.told.set()
-        await serving

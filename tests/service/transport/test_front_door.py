@@ -15,19 +15,16 @@ import pytest
 import pytest_asyncio
 from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
-from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
 
 from service.settings import Settings
+from service.transport import http_protocol
 from service.transport import http_routes as http_route
-from service.transport import uvicorn_protocols
-from service.transport.uvicorn_protocols import (
-    _SPARE,
-    ConnectionLimits,
-    HttpProtocol,
-    WebSocketProtocol,
-    server_config,
-)
-from tests.service.live import Server, client, gateway, hold_codec, until
+from service.transport.http_protocol import HttpProtocol
+from service.transport.server_config import SPARE, ServerConfig, server_config
+from service.transport.websocket_protocol import WebSocketProtocol
+from tests.service.live import client, gateway, hold_codec, until
+from tests.service.server import Server
 from tests.service.transport.raw_connection import raw, rest
 
 
@@ -63,12 +60,12 @@ class Deadlines:
 @pytest_asyncio.fixture
 async def deadlines(monkeypatch: pytest.MonkeyPatch) -> Deadlines:
     """The deadlines of all connections of HTTP and of handshakes."""
-    made, protocol = Deadlines(asyncio.get_running_loop()), ConnectionLimits.protocol
+    made, protocol = Deadlines(asyncio.get_running_loop()), ServerConfig._protocol
 
-    def on_loop(limits: ConnectionLimits, **uvicorns: Any) -> asyncio.Protocol:
-        return protocol(limits, **uvicorns | {"_loop": made})
+    def on_loop(own: ServerConfig, **uvicorns: Any) -> asyncio.Protocol:
+        return protocol(own, **uvicorns | {"_loop": made})
 
-    monkeypatch.setattr(ConnectionLimits, "protocol", on_loop)
+    monkeypatch.setattr(ServerConfig, "_protocol", on_loop)
     return made
 
 
@@ -141,14 +138,14 @@ async def test_missing_body_gets_408_in_every_dialect(
 
 
 async def test_missing_body_for_unknown_route_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "_BODY_S", 0.3)
+    monkeypatch.setattr(http_protocol, "_BODY_S", 0.3)
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
         assert b"404" in await rest(reader)
 
 
 async def test_oldest_silent_connections_are_closed_over_limit() -> None:
-    most = _SPARE + 2
+    most = SPARE + 2
     async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
         async with httpx.AsyncClient(timeout=60) as http:
@@ -160,9 +157,34 @@ async def test_oldest_silent_connections_are_closed_over_limit() -> None:
         assert not silent[-1][0].at_eof()
 
 
+@pytest.mark.parametrize("crowd", ["127.0.0.1", "127.0.0.2"], ids=["same", "other"])
+async def test_crowd_of_silent_connections_evicts_no_body_that_arrives(crowd: str) -> None:
+    body = b'{"input":"Hello there.","response_format":"pcm"}'
+    async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
+        reader, writer = await stack.enter_async_context(raw(server))
+        writer.write(POST + b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n")
+        for byte in body:
+            writer.write(bytes((byte,)))
+            for _ in range(4):
+                await stack.enter_async_context(raw(server, crowd))
+        async with asyncio.timeout(30):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+
+
+async def test_network_with_most_waiting_connections_gives_one_up() -> None:
+    async with gateway(max_connections=2) as server, contextlib.AsyncExitStack() as stack:
+        modest = await stack.enter_async_context(raw(server, "127.0.0.2"))
+        many = [await stack.enter_async_context(raw(server)) for _ in range(SPARE + 5)]
+        for reader, _ in many[:4]:
+            assert await rest(reader) == b""
+        modest[1].write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(30):
+            assert b" 200 " in await modest[0].readuntil(b"\r\n\r\n")
+
+
 async def test_unread_requests_over_limit_are_told_to_come_again() -> None:
     """When many clients reconnect at once, all are accepted before a request is read."""
-    many = _SPARE + 2 + 20
+    many = SPARE + 2 + 20
     async with gateway(max_connections=2) as server:
         url = httpx.URL(server.http)
         # without a turn of the loop, so that the server sees them together
@@ -226,22 +248,18 @@ async def reading_slowly(**settings: Any) -> AsyncIterator[tuple[asyncio.StreamR
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     config = server_config(answer, Settings(**settings), grace_s=2)
     config.lifespan = "off"
-    server = Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    own = socket.socket()
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-    own.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(own, listener.getsockname())
-    reader, writer = await asyncio.open_connection(sock=own, limit=8192)
-    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-    try:
-        yield reader, server.server_state.connections
-    finally:
-        writer.close()
-        server.told.set()
-        await serving
+    async with Server(config, listener) as server:
+        own = socket.socket()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        own.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(own, listener.getsockname())
+        reader, writer = await asyncio.open_connection(sock=own, limit=8192)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        try:
+            yield reader, server.server_state.connections
+        finally:
+            writer.close()
 
 
 async def test_slow_reader_of_long_answer_is_not_cut_off(deadlines: Deadlines) -> None:
@@ -272,17 +290,6 @@ async def test_reader_that_stops_in_long_answer_is_cut_off(deadlines: Deadlines)
             await asyncio.sleep(0.02)
 
 
-def test_empty_fragments_are_discarded() -> None:
-    """A message of endlessly many empty fragments would pass every limit of size."""
-    kept = WebSocketProtocol.__new__(WebSocketProtocol)
-    kept.frames = []
-    kept.curr_msg_data_type = "bytes"
-    for _ in range(1000):
-        kept.handle_cont(Frame(Opcode.CONT, b"", fin=False))
-    kept.handle_cont(Frame(Opcode.CONT, b"x", fin=False))
-    assert kept.frames == [b"x"]
-
-
 async def test_message_with_empty_fragments_is_answered() -> None:
     async with gateway() as server, raw(server) as (reader, writer):
         writer.write(UPGRADE + b"\r\n")
@@ -290,10 +297,20 @@ async def test_message_with_empty_fragments_is_answered() -> None:
             assert b"101" in await reader.readuntil(b"\r\n\r\n")
             mask = bytes(4)
             text = b'{"type":"ping","id":"whole"}'
-            writer.write(b"\x01\x80" + mask + (b"\x00\x80" + mask) * 20_000)
+            writer.write(b"\x01\x80" + mask + (b"\x00\x80" + mask) * 4_000)
             writer.write(bytes((0x80, 0x80 | len(text))) + mask + text)
             while b'"whole"' not in await reader.read(65536):
                 pass
+
+
+async def test_message_of_too_many_fragments_is_closed_with_1008() -> None:
+    """Empty fragments would pass every limit of size."""
+    async with gateway() as server, raw(server) as (reader, writer):
+        writer.write(UPGRADE + b"\r\n")
+        async with asyncio.timeout(30):
+            assert b"101" in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"\x01\x80" + bytes(4) + (b"\x00\x80" + bytes(4)) * 100_000)
+        assert (1008).to_bytes(2, "big") in await rest(reader)
 
 
 async def test_compression_offer_is_declined() -> None:
@@ -310,14 +327,14 @@ async def test_client_that_leaves_during_hold_logs_no_error(
 ) -> None:
     held, lost, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
     connection_lost = WebSocketProtocol.connection_lost
-    on_task_complete = WebSocketProtocol.on_task_complete
+    run = WebSocketProtocol._run
 
     def note_lost(link: WebSocketProtocol, exc: Exception | None) -> None:
         connection_lost(link, exc)
         lost.set()
 
-    def note_over(link: WebSocketProtocol, task: asyncio.Task[None]) -> None:
-        on_task_complete(link, task)
+    async def note_over(link: WebSocketProtocol, handshake: Request) -> None:
+        await run(link, handshake)
         over.set()
 
     async def hold() -> None:
@@ -325,13 +342,13 @@ async def test_client_that_leaves_during_hold_logs_no_error(
         await lost.wait()
 
     monkeypatch.setattr(WebSocketProtocol, "connection_lost", note_lost)
-    monkeypatch.setattr(WebSocketProtocol, "on_task_complete", note_over)
+    monkeypatch.setattr(WebSocketProtocol, "_run", note_over)
     async with gateway() as server:
-        monkeypatch.setattr(server.runtime, "hold_until_ready", hold)
+        monkeypatch.setattr(server.runtime.lifecycle, "hold_until_ready", hold)
         async with raw(server) as (_, writer), asyncio.timeout(30):
             writer.write(UPGRADE + b"\r\n")
             await held.wait()
             writer.close()
             await over.wait()
-        assert server.runtime.connections == 0
+        assert server.runtime.lifecycle.connections == 0
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]

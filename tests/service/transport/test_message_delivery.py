@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+from typing import Any
 
 import pytest
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from service.dialects.native import NativeDialect
+from service.listening import configure_listener
 from service.settings import Settings
-from service.transport.uvicorn_protocols import AT_ONCE, configure_listener
+from service.transport import intake
+from service.transport.intake import SLICE_BYTES
+from service.transport.websocket_protocol import WebSocketProtocol
 from tests.service.live import append, client, gateway, write
 
 
-@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 10 * AT_ONCE + 3])
+@pytest.mark.parametrize("count", [1, 16, 17, 163, 2000])
 async def test_messages_arriving_together_are_handled_in_order(count: int) -> None:
     words = [f"word{number} " for number in range(count)]
     async with gateway() as server, client(server.url) as c:
@@ -40,7 +44,8 @@ async def test_burst_of_messages_leaves_turns_to_other_tasks(
         on_text(dialect, text)
 
     monkeypatch.setattr(NativeDialect, "on_text", count)
-    messages = 100 * AT_ONCE
+    monkeypatch.setattr(intake, "_TURN_S", 0.0)
+    messages = 1600
     async with gateway() as server, client(server.url) as c:
         await c.create()
         before = taken
@@ -49,29 +54,35 @@ async def test_burst_of_messages_leaves_turns_to_other_tasks(
             seen = taken
             await asyncio.sleep(0)
             most = max(most, taken - seen)
-    # One batch is handled at once, and another in the reader's own turn.
-    assert AT_ONCE <= most <= 2 * AT_ONCE
+    assert 0 < most <= SLICE_BYTES // len(json.dumps(append("a")))
 
 
-async def test_single_messages_are_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    queued = list[bool]()
-    queue = WebSocketsSansIOProtocol.send_receive_event_to_app
+async def test_messages_are_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
+    receive = WebSocketProtocol.receive
 
-    def note(protocol: WebSocketsSansIOProtocol) -> None:
-        queued.append(True)
-        queue(protocol)
+    async def note(protocol: WebSocketProtocol) -> Any:
+        received.append(await receive(protocol))
+        return received[-1]
 
+    monkeypatch.setattr(WebSocketProtocol, "receive", note)
     async with gateway() as server, client(server.url) as c:
         await c.create()
-        monkeypatch.setattr(WebSocketsSansIOProtocol, "send_receive_event_to_app", note)
-        for number in range(2 * AT_ONCE):
-            await c.send("ping", id=str(number))
-            assert await c.next() == {"type": "pong", "id": str(number)}
-        assert not queued
-        write(c, [{"type": "ping", "id": "all"}] * (AT_ONCE + 1))
-        for _ in range(AT_ONCE + 1):
+        write(c, [{"type": "ping", "id": "all"}] * 200)
+        for _ in range(200):
             assert await c.next() == {"type": "pong", "id": "all"}
-        assert len(queued) == 1
+        assert [each["type"] for each in received] == ["websocket.connect"]
+
+
+async def test_messages_before_close_frame_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: asyncio.Queue[str] = asyncio.Queue()
+    monkeypatch.setattr(NativeDialect, "on_text", lambda _, text: taken.put_nowait(text))
+    async with gateway() as server, client(server.url) as c:
+        write(c, [append("a"), append("b")])
+        c.socket.protocol.send_close(1000)
+        c.socket.transport.write(b"".join(c.socket.protocol.data_to_send()))
+        async with asyncio.timeout(60):
+            assert [json.loads(await taken.get())["text"] for _ in range(2)] == ["a", "b"]
 
 
 async def test_message_fragments_are_joined() -> None:

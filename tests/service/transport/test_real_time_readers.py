@@ -13,17 +13,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
+from websockets.protocol import OPEN
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.native import NativeDialect
-from service.settings import Settings
 from service.timers import Look
-from service.transport.uvicorn_protocols import (
-    EXTENSION,
-    BoundedServerProtocol,
-    WebSocketProtocol,
-    server_config,
-)
-from talker.fake import FakeTalker
+from service.transport.intake import Intake, ParseTurns
+from service.transport.websocket_protocol import EXTENSION, WebSocketProtocol, _Connection
 from tests.service.contexts.fake_pinging import FakePinging
 from tests.service.housekeeping import take_over_housekeeping
 from tests.service.memory import MemorySocket, Served, served
@@ -51,7 +47,7 @@ class Choking(FakePinging):
         super().__init__()
         self.room, self._most = Room(), most
         self.room.set()
-        self.conn = BoundedServerProtocol()
+        self.conn = _Connection()
 
     def ping(self, payload: bytes) -> None:
         super().ping(payload)
@@ -126,7 +122,7 @@ async def test_client_with_audio_to_play_need_not_answer_pings(
         if reads:
             pinging.answer(len(pinging.pings) - 2)
         if drains:
-            server.runtime.begin_drain()
+            server.runtime.lifecycle.begin_drain()
         for step in range(seconds):
             look(began + step)
         talk.reading.set()
@@ -151,7 +147,7 @@ async def test_drain_waits_until_all_audio_was_read(
         ):
             pass
         (look,), began = looks, time.monotonic()
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         look(began + 1.0)
         going = await talk.next()
         assert isinstance(going, dict)
@@ -194,15 +190,16 @@ async def link() -> AsyncIterator[tuple[WebSocketProtocol, Transport]]:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("nothing was asked")
 
-    config = server_config(app, Settings(), grace_s=2)
-    config.load()
-    link, transport = WebSocketProtocol(config, ServerState(), {}), Transport()
-    link.transport = transport  # type: ignore[assignment]
+    transport: Any = Transport()
+    intake = Intake(ParseTurns(), transport, lambda _: None, "")
+    link = WebSocketProtocol(
+        app, {}, ServerState(), intake, max_message_bytes=1000, slow_consumer_s=5.0
+    )
+    link.transport = transport
+    link.conn.state = OPEN
     link.on_pong = READ.__eq__
     yield link, transport
-    link.stop_keepalive()
-    if link._drop_timer is not None:
-        link._drop_timer.cancel()
+    link.connection_lost(None)
 
 
 @pytest.mark.parametrize("payload", [READ, UNKNOWN], ids=["read", "unknown"])
@@ -210,11 +207,11 @@ async def test_keepalive_ping_may_wait_behind_audio_that_is_read(
     payload: bytes, link: tuple[WebSocketProtocol, Transport]
 ) -> None:
     protocol, _ = link
-    protocol.pong_timer = first = protocol.loop.call_later(60, protocol.keepalive_timeout)
+    protocol._send_keepalive()
+    first = protocol._timers["keepalive"]
     protocol.handle_pong(Frame(Opcode.PONG, payload))
     assert first.cancelled() is (payload == READ)
-    assert protocol.pong_timer is not None
-    assert not protocol.pong_timer.cancelled()
+    assert not protocol._timers["keepalive"].cancelled()
 
 
 @pytest.mark.parametrize("payload", [READ, UNKNOWN], ids=["read", "unknown"])
@@ -237,17 +234,12 @@ async def test_client_with_audio_to_play_keeps_its_connection(
     protocol.unplayed_s = lambda: 100.0
     protocol.keepalive_timeout()
     protocol._drop_unless_taken(math.inf)
-    later = protocol.loop.time() + 99.0
-    for timer in (protocol.pong_timer, protocol._drop_timer):
-        assert timer is not None
-        assert timer.when() > later
-        timer.cancel()
+    later = asyncio.get_running_loop().time() + 99.0
+    assert all(protocol._timers[purpose].when() > later for purpose in ("keepalive", "drop"))
     protocol.unplayed_s = lambda: 0.0  # it was played, and nothing was read or taken
     protocol.keepalive_timeout()
     protocol._drop_unless_taken(transport.get_write_buffer_size())
-    for timer in (protocol.pong_timer, protocol._drop_timer):
-        assert timer is not None
-        assert timer.when() < later
+    assert all(protocol._timers[purpose].when() < later for purpose in ("keepalive", "drop"))
 
 
 async def test_timers_that_fire_before_anything_is_read_end_nothing(
@@ -255,10 +247,10 @@ async def test_timers_that_fire_before_anything_is_read_end_nothing(
 ) -> None:
     """After a pause of the process, a pong may still wait, and unsent data may have room."""
     protocol, transport = link
-    protocol.pending_ping_payload = b"ping"
+    protocol.keepalive_payload = b"ping"
     protocol.keepalive_timeout()
     protocol._drop_unless_taken(transport.get_write_buffer_size())
     protocol.handle_pong(Frame(Opcode.PONG, b"ping"))
-    assert protocol.pong_timer is None
+    assert not protocol.keepalive_payload
     assert not transport.is_aborted
-    assert not protocol.close_sent
+    assert protocol.conn.state is OPEN

@@ -17,9 +17,12 @@ from tests.service.transport.raw_connection import raw, rest
 SOCKETS = [
     "/v1/tts/stream",
     "/v1/speak",
+    "/v2/speak",
     "/tts/websocket?cartesia_version=2025-04-16",
     "/v1/text-to-speech/default/stream-input",
     "/v1/text-to-speech/default/multi-stream-input",
+    "/v1/text-to-dialogue/stream-input",
+    "/v1/text-to-dialogue/multi-stream-input",
     "/v1/audio/speech/stream",
 ]
 
@@ -30,7 +33,7 @@ async def test_refused_handshake_has_request_id_of_log_record(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with gateway() as server:
-        server.runtime.begin_drain()
+        server.runtime.lifecycle.begin_drain()
         with pytest.raises(InvalidStatus) as refused:
             async with connect(server.url.removesuffix(SOCKETS[0]) + path):
                 pass
@@ -60,13 +63,20 @@ async def test_handshake_that_cannot_be_read_is_answered_and_closed(
     assert answer.partition(b"\r\n\r\n")[2]
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models", "/v1/tts/stream/"])
+@pytest.mark.parametrize(
+    ("path", "like"),
+    [
+        ("/v1/nothing", "/v1/nothing"),
+        ("/v1/models", "/v1/nothing"),
+        ("/v1/tts/stream/", "/v1/tts/nothing"),
+    ],
+)
 async def test_handshake_on_path_without_socket_gets_404_like_http(
-    path: str, caplog: pytest.LogCaptureFixture
+    path: str, like: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with gateway() as server, httpx.AsyncClient() as http:
-        wanted = (await http.get(f"{server.http}/v1/nothing")).json()
+        wanted = (await http.get(f"{server.http}{like}")).json()
         url = server.url.removesuffix(SOCKETS[0]) + path
         with pytest.raises(InvalidStatus) as refused:
             async with connect(url):

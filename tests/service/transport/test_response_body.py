@@ -44,7 +44,7 @@ async def test_body_waits_longer_for_client_that_has_audio_left(
 
     runtime: Any = SimpleNamespace(
         settings=Settings(slow_consumer_s=10.0, **settings),
-        is_draining=is_draining,
+        lifecycle=SimpleNamespace(is_draining=is_draining),
         metrics=Metrics("test", "fake"),
     )
     body = ResponseBody(Response(), never, runtime, lambda now: unplayed_s)

@@ -13,11 +13,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.native import NativeDialect
-from service.transport import uvicorn_protocols
 from service.transport import websocket as socket
-from service.transport.uvicorn_protocols import WebSocketProtocol
-from talker.fake import FakeTalker
+from service.transport import websocket_protocol
+from service.transport.websocket_protocol import WebSocketProtocol
 from tests.service.dialects.native.texts import TEXT
 from tests.service.live import Client, Gateway, append, client, gateway, until, write
 from tests.service.memory import served
@@ -81,7 +81,7 @@ async def test_audio_too_long_for_outbox_fails_only_its_context(encoding: str) -
 
 
 async def test_whole_audio_without_room_beside_other_audio_fails_only_its_context() -> None:
-    limits = {"max_outbox_bytes": 1 << 16}
+    limits: dict[str, Any] = {"max_outbox_bytes": 1 << 16}
     async with served(**limits) as server, server.socket("/v1/tts/stream") as talk:
         await talk.next()
         for name in "ab":
@@ -91,7 +91,7 @@ async def test_whole_audio_without_room_beside_other_audio_fails_only_its_contex
         for name in "ab":  # 20 frames of 1920 bytes each, of which one has room
             talk.send(append("Ten chars.") | {"context_id": name})
             talk.send({"type": "context.end", "context_id": name})
-        await until(lambda: not server.runtime.open_contexts)
+        await until(lambda: not server.runtime.lifecycle.open_contexts)
         talk.reading.set()
         ends, codes = dict[str, str](), list[str]()
         while len(ends) < 2:
@@ -161,7 +161,7 @@ async def test_message_during_close_opens_no_context(
             assert (last["type"], last.get("code")) == ("error", "slow_consumer")
         assert server.runtime.admission.active == 0
         async with asyncio.timeout(20):
-            while server.runtime.connections:
+            while server.runtime.lifecycle.connections:
                 await asyncio.sleep(0.01)
 
 
@@ -175,7 +175,7 @@ async def test_socket_opened_at_start_of_drain_gets_going_away(
 
         def going(dialect: NativeDialect) -> None:
             hello(dialect)
-            server.runtime.begin_drain()
+            server.runtime.lifecycle.begin_drain()
 
         monkeypatch.setattr(NativeDialect, "open", going)
         async with client(server.url) as c:
@@ -186,7 +186,7 @@ async def test_socket_opened_at_start_of_drain_gets_going_away(
 async def test_silent_client_that_answers_pings_stays_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uvicorn_protocols, "_PING_S", 1.0)
+    monkeypatch.setattr(websocket_protocol, "_PING_S", 1.0)
     async with gateway() as server, client(server.url) as c:
         await asyncio.sleep(2.2)  # an unanswered ping would have closed the socket
         assert len(await c.say("Still here.")) > 0

@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -22,15 +23,15 @@ import pytest
 import uvloop
 from fastapi import FastAPI
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FakeTalker
 from service import server
+from service.engines.contracts import Engines
+from service.gateway import _checked
+from service.listening import Listeners, Unable
 from service.logs import LogWriter
-from service.metrics import Metrics
-from service.runtime import Runtime
-from service.server import Unable, _checked
 from service.settings import Settings, SettingsError, load_settings
-from service.transport.uvicorn_protocols import _SPARE, ServerConfig, server_config
-from talker.fake import FakeTalker
+from service.transport.server_config import SPARE, ServerConfig, server_config
 from tests.service.live import SPEC, Gateway, client, gateway, until
 from tests.service.transport.raw_connection import raw, rest
 
@@ -156,7 +157,7 @@ def test_oldest_tls_handshakes_are_closed_over_limit(
             gateway(max_connections=2, **tls(certificate)) as server,
             contextlib.AsyncExitStack() as stack,
         ):
-            most = _SPARE + 2
+            most = SPARE + 2
             silent = [await stack.enter_async_context(raw(server)) for _ in range(most + 20)]
             assert await health(server, trusting(certificate)) == 200
             for reader, _ in silent[:20]:  # the oldest were closed
@@ -301,18 +302,18 @@ def test_reload_names_file_that_cannot_be_used(
 async def test_hangup_reads_certificate_in_a_thread_and_metrics_have_its_expiry(
     certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(settings: Settings, _: object) -> Runtime:
-        return Runtime(settings, FakeTalker(), FakeCodecEngine(SPEC, 0.0), Metrics("test", "fake"))
+    def build(*_: object) -> Engines:
+        return Engines(FakeTalker(), FakeCodecEngine(SPEC, 0.0))
 
     threads: list[int] = []
-    monkeypatch.setattr(server, "build_runtime", build)
+    monkeypatch.setattr(server, "build_engines", build)
     monkeypatch.setattr(
         ServerConfig, "reload_certificate", lambda _: threads.append(threading.get_ident())
     )
     settings, log = Settings(**tls(certificate)), LogWriter(io.StringIO())
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    serving = asyncio.create_task(server._serve(settings, log, listener, port, None))
+    port, listeners = listener.getsockname()[1], Listeners(listener, None, time.monotonic())
+    serving = asyncio.create_task(server._serve(settings, log, listeners))
     address = f"https://127.0.0.1:{port}"
     async with httpx.AsyncClient(timeout=60, verify=trusting(certificate)) as http:
         told = (await http.get(address + "/metrics")).text

@@ -6,9 +6,6 @@ import io
 import struct
 import zipfile
 
-import av
-import numpy as np
-
 from tests.service.voices import clips
 
 MIB = 1 << 20
@@ -43,7 +40,7 @@ def resealed(page: bytes, *, granule: int | None = None, serial: int, flags_off:
     changed[5] &= ~flags_off
     changed[14:18] = struct.pack("<I", serial)
     changed[22:26] = bytes(4)
-    changed[22:26] = struct.pack("<I", ogg_crc(changed))
+    changed[22:26] = struct.pack("<I", ogg_crc(bytes(changed)))
     return bytes(changed)
 
 
@@ -171,30 +168,28 @@ def lying_flac() -> dict[str, bytes]:
     }
 
 
-def container(kind: str, codec: str) -> bytes:
-    """Make a valid recording in a container that is not accepted."""
-    file = io.BytesIO()
-    with av.open(file, "w", format=kind) as out:
-        stream = out.add_stream(codec, rate=48_000)
-        stream.layout = "mono"  # type: ignore[union-attr]
-        resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48_000)  # type: ignore[union-attr]
-        frame = av.AudioFrame.from_ndarray(TONE[None, :24_000].astype(np.float32), "flt", "mono")
-        frame.sample_rate, frame.pts = 24_000, 0
-        fifo = av.AudioFifo()
-        for part in (*resampler.resample(frame), *resampler.resample(None)):
-            fifo.write(part)
-        size = stream.codec_context.frame_size or 1024  # type: ignore[union-attr]
-        while (block := fifo.read(size)) is not None:
-            out.mux(stream.encode(block))  # type: ignore[arg-type]
-        out.mux(stream.encode(None))
-    return file.getvalue()
-
-
 def foreign_containers() -> dict[str, bytes]:
-    kinds = {"mp4": "aac", "ipod": "aac", "matroska": "flac", "webm": "libopus", "adts": "aac",
-             "aiff": "pcm_s16be", "caf": "pcm_s16le", "au": "pcm_s16be", "avi": "pcm_s16le",
-             "w64": "pcm_s16le", "mpegts": "aac", "nut": "flac"}  # fmt: skip
-    return {kind: container(kind, codec) for kind, codec in kinds.items()}
+    kinds = {"caf": "pcm_s16le", "au": "pcm_s16be", "avi": "pcm_s16le", "w64": "pcm_s16le",
+             "mpegts": "aac", "nut": "flac"}  # fmt: skip
+    return {kind: clips.contained(kind, codec, TONE) for kind, codec in kinds.items()}
+
+
+def lying_containers() -> dict[str, bytes]:
+    """Files whose tables and sizes promise far more than they have, or name other files."""
+    m4a = clips.contained("ipod", "aac", TONE)
+    webm = clips.contained("webm", "libopus", TONE)
+    files = {"m4a, external": m4a.replace(b"url \0\0\0\1", b"url \0\0\0\0")}
+    for box in (b"stsz", b"stts", b"stsc", b"stco", b"moov", b"mdat", b"trak", b"esds"):
+        at = m4a.index(box)
+        files[f"m4a, long {box!r}"] = m4a[: at - 4] + b"\x7f\xff\xff\xff" + m4a[at:]
+        files[f"m4a, many {box!r}"] = m4a[: at + 8] + b"\x7f\xff\xff\xff" + m4a[at + 12 :]
+    moov = m4a.index(b"moov") - 4
+    size = int.from_bytes(m4a[moov : moov + 4], "big")
+    files["m4a, tables alone"] = m4a[:moov][:32] + m4a[moov : moov + size] * 2000
+    for at in range(40, 400, 12):
+        files[f"webm, endless {at}"] = webm[:at] + b"\x01" + b"\xff" * 7 + webm[at + 8 :]
+    files["webm, clusters"] = webm + webm[300:] * 300
+    return files
 
 
 def zipped() -> bytes:

@@ -10,7 +10,7 @@ import wave
 import av
 import numpy as np
 
-from service.audio.factory import make_stream_encoder
+from service.audio.formats import AudioFormat
 from streaming.spec import Samples
 
 RATE = 24_000
@@ -45,7 +45,7 @@ def float_wav(samples: np.ndarray, rate: int = RATE, channels: int = 1) -> bytes
 
 def encoded(kind: str, samples: Samples, rate: int = RATE) -> bytes:
     """Encode a compressed file with the service's own encoders."""
-    encoder = make_stream_encoder(kind, rate)
+    encoder = AudioFormat(kind).encoder(rate)
     packets = [*encoder.encode(samples), *encoder.flush()]
     return b"".join(packet.data for packet in packets)
 
@@ -55,12 +55,32 @@ def vorbis(samples: Samples, rate: int = RATE) -> bytes:
     file = io.BytesIO()
     with av.open(file, "w", format="ogg") as out:
         stream = out.add_stream("vorbis", rate=rate, options={"strict": "-2"})
-        stream.layout = "stereo"  # type: ignore[union-attr]
+        stream.layout = "stereo"
         for at in range(0, len(samples) - 63, 64):
             block = np.repeat(samples[None, at : at + 64], 2, axis=0)
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(block), "fltp", "stereo")
             frame.sample_rate, frame.pts = rate, at
-            out.mux(stream.encode(frame))  # type: ignore[arg-type]
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def contained(kind: str, codec: str, samples: Samples, rate: int = RATE) -> bytes:
+    """Put audio into a container with ffmpeg's own encoders, as phones and browsers do."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as out:
+        stream = out.add_stream(codec, rate=rate)
+        assert isinstance(stream, av.AudioStream)
+        stream.layout = "mono"
+        resampler = av.AudioResampler(stream.format, "mono", rate)
+        frame = av.AudioFrame.from_ndarray(samples[None], "flt", "mono")
+        frame.sample_rate, frame.pts = rate, 0
+        fifo = av.AudioFifo()
+        for converted in (*resampler.resample(frame), *resampler.resample(None)):
+            fifo.write(converted)
+        size = stream.codec_context.frame_size or 1024
+        while (block := fifo.read(size, partial=True)) is not None:
+            out.mux(stream.encode(block))
         out.mux(stream.encode(None))
     return file.getvalue()
 
@@ -73,6 +93,12 @@ def every_format(samples: Samples) -> dict[str, bytes]:
         "mp3": encoded("mp3", samples),
         "opus": encoded("ogg_opus", samples),
         "vorbis": vorbis(samples),
+        "aac": encoded("aac", samples),
+        "mov": contained("ipod", "aac", samples),
+        "mov_alac": contained("mov", "alac", samples),
+        "matroska_webm": contained("webm", "libopus", samples),
+        "matroska": contained("matroska", "flac", samples),
+        "aiff": contained("aiff", "pcm_s16be", samples),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import struct
 import subprocess
@@ -15,8 +16,9 @@ import psutil
 import pytest
 import uvloop
 
+from service.auth.caller import Caller, serving
+from service.voices import clip_head
 from service.voices import clip_reader as clip_module
-from service.voices import clip_sandbox
 from service.voices.clip_reader import REFUSALS, ClipLimits, ClipReader, decode_base64
 from streaming.errors import CapacityError, ErrorCode, RequestError
 from tests.service.voices import clips
@@ -48,7 +50,7 @@ async def test_clip_reader_decodes_every_format(kind: str) -> None:
     assert abs(len(samples) - len(TONE)) <= 2400  # codecs add up to a tenth of a second
     assert abs(pitch(samples) - 440) < 2
     assert 0.2 < samples.std() < 0.5
-    if "wav" in kind or kind == "flac":
+    if "wav" in kind or kind in ("flac", "aiff", "mov_alac", "matroska"):
         assert np.abs(samples - TONE).max() < 1e-4
 
 
@@ -120,23 +122,18 @@ def test_refusals_name_limits() -> None:
         ("too_large", f"{limits.max_bytes >> 20} MiB"),
         ("too_short", f"{limits.min_s:g} second"),
         ("too_long", f"{limits.max_s:g} seconds"),
-        ("too_many_channels", f"{clip_sandbox._MOST_CHANNELS}"),
-        ("bad_rate", f"{clip_sandbox._RATES[0] // 1000} to {clip_sandbox._RATES[-1] // 1000} kHz"),
+        ("too_many_channels", f"{clip_head.MAX_CHANNELS}"),
+        ("too_many_channels", f"{clip_head.MAX_SAMPLES_PER_S:,} samples a second"),
+        ("bad_rate", f"{clip_head.RATES[0] // 1000} to {clip_head.RATES[-1] // 1000} kHz"),
     ]:
         assert f" {limit}" in REFUSALS[reason]
-
-
-async def test_clip_reader_calls_aac_unknown_rather_than_damaged() -> None:
-    """ADTS begins with the same eleven bits as MP3, and both may begin with a tag."""
-    aac = clips.encoded("aac", TONE)
-    assert await refusal(aac) == "unknown_format"
-    assert await refusal(clips.id3(0, b"") + clips.id3(300, bytes(300)) + aac) == "unknown_format"
 
 
 async def test_clip_reader_decodes_flac_and_mp3_behind_tags() -> None:
     tags = clips.id3(0, b"") + clips.id3(300, bytes(300))
     assert np.array_equal(await read(tags + GOOD["flac"]), await read(GOOD["flac"]))
     assert np.array_equal(await read(tags + GOOD["mp3"]), await read(GOOD["mp3"]))
+    assert np.array_equal(await read(tags + GOOD["aac"]), await read(GOOD["aac"]))
 
 
 async def test_clip_reader_decodes_joined_mp3_files_with_tags() -> None:
@@ -149,17 +146,72 @@ async def test_clip_reader_decodes_joined_mp3_files_with_tags() -> None:
 
 async def test_clip_reader_decodes_mp3_behind_zeros() -> None:
     assert np.array_equal(await read(bytes(500) + GOOD["mp3"]), await read(GOOD["mp3"]))
-    aac = clips.encoded("aac", TONE)
-    assert await refusal(bytes(500) + aac) == "unknown_format"
+    assert np.array_equal(await read(bytes(500) + GOOD["aac"]), await read(GOOD["aac"]))
 
 
-async def test_clip_reader_starts_no_child_for_unknown_format(
+def flac_head(rate: int, channels: int, samples: int) -> bytes:
+    """Make the beginning of a FLAC file from RFC 9639."""
+    packed = rate << 44 | (channels - 1) << 41 | 15 << 36 | samples
+    return b"fLaC\x80\0\0\x22" + bytes(10) + packed.to_bytes(8, "big") + bytes(16)
+
+
+def wav_head(codec: int, channels: int, rate: int, size: int = 0) -> bytes:
+    format_ = struct.pack("<HHIIHH", codec, channels, rate, 0, 2 * channels, 16)
+    return b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + format_ + b"data" + struct.pack("<I", size)
+
+
+def ogg_head(packet: bytes, flags: int = 2) -> bytes:
+    return b"OggS\0" + bytes([flags]) + bytes(20) + bytes([1, len(packet)]) + packet
+
+
+JUNK = [
+    ("unknown_format", b""),
+    ("unknown_format", b"junk!"),
+    ("unknown_format", b"\0\0\0\0\0"),
+    ("unknown_format", b"RIFF\0\0\0\0AVI "),
+    ("unknown_format", b"\0\0\0\x20ftxp"),
+    ("damaged", b"RIFF\0\0\0\0WAVEfmt "),
+    ("damaged", b"RIFF\0\0\0\0WAVE" + b"LIST\xff\xff\xff\xff" + bytes(500)),
+    ("no_audio", wav_head(0x55, 1, 24_000)),
+    ("bad_rate", wav_head(1, 1, 7_999)),
+    ("too_many_channels", wav_head(1, 9, 24_000)),
+    ("too_many_channels", wav_head(3, 3, 192_000)),
+    ("too_long", wav_head(1, 1, 8_000) + bytes(481_000)),
+    ("too_long", wav_head(1, 1, 8_000, 2**32 - 1) + bytes(481_000)),
+    ("damaged", b"fLaC" + bytes(99)),
+    ("damaged", flac_head(48_000, 1, 0)[:-1]),
+    ("bad_rate", flac_head(0, 1, 48_000)),
+    ("too_many_channels", flac_head(192_000, 8, 192_000)),
+    ("too_long", flac_head(48_000, 2, 48_000 * 31)),
+    ("too_long", clips.id3(300, bytes(300)) + flac_head(48_000, 2, 48_000 * 31)),
+    ("damaged", b"OggS junk that is long enough for a page's head"),
+    ("damaged", ogg_head(b"OpusHead\1\2", flags=0)),
+    ("too_many_channels", ogg_head(b"OpusHead\1\xff" + bytes(17))),
+    ("bad_rate", ogg_head(b"\1vorbis\0\0\0\0\2" + (4_000).to_bytes(4, "little") + bytes(14))),
+    ("damaged", b"\xff\xfb\xff\xff" + bytes(99)),
+    ("damaged", b"\xff\xfb\x90\xff" + bytes(99)),
+    ("damaged", b"\xff\xeb\x90\x00" + bytes(99)),
+]
+
+
+@pytest.mark.parametrize(("reason", "data"), JUNK)
+async def test_clip_reader_starts_no_child_for_clip_whose_head_shows_fault(
+    reason: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")
+    assert await refusal(data) == reason
+
+
+async def test_child_is_started_for_clip_whose_head_shows_no_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")  # any child process would fail
-    for junk in (b"junk!", b"\0\0\0\0\0", b"RIFF\0\0\0\0AVI "):
-        assert await refusal(junk) == "unknown_format"
-    assert await refusal(GOOD["wav"]) == "damaged"
+    monkeypatch.setattr(clip_module, "_CHILD", "nowhere.py")
+    for kind, data in GOOD.items():
+        with pytest.raises(RequestError, match="damaged"):
+            await read(data)
+        assert clip_head.clip_format(data, 30.0) in kind.replace("opus", "ogg").replace(
+            "vorbis", "ogg"
+        )
 
 
 @pytest.mark.parametrize("rate", [0, 1, 7999, 192_001, 2**31 - 1, 2**32 - 1])
@@ -186,15 +238,25 @@ async def test_clip_reader_clips_loud_samples() -> None:
     assert np.abs(samples).max() <= 1.0
 
 
-async def test_clip_reader_limits_running_and_waiting_clips() -> None:
-    reader = ClipReader(clips.RATE, at_once=1, waiting=1)
-    first, second = (asyncio.create_task(reader.read(GOOD["wav"])) for _ in range(2))
-    await asyncio.sleep(0)
-    with pytest.raises(CapacityError) as full:
-        await reader.read(GOOD["wav"])
-    assert full.value.code is ErrorCode.OVERLOADED
-    assert len(await first) == len(await second) == len(TONE)
-    assert len(await reader.read(GOOD["flac"])) == len(TONE)
+def tenant(name: str) -> Caller:
+    return Caller(None, name, frozenset())
+
+
+async def test_clip_reader_limits_running_and_waiting_clips_and_each_clients_share() -> None:
+    reader = ClipReader(clips.RATE, at_once=1, waiting=3)
+
+    async def ask(client: Caller) -> int | ErrorCode:
+        with serving(client):
+            try:
+                return len(await reader.read(GOOD["wav"]))
+            except CapacityError as error:
+                return error.code
+
+    askers = [tenant(name) for name in ("a", "a", "a", "b", "b", "c")]
+    heard, limited = len(TONE), ErrorCode.RATE_LIMITED
+    answers = await asyncio.gather(*map(ask, askers))
+    assert answers == [heard, heard, limited, heard, heard, ErrorCode.OVERLOADED]
+    assert await ask(tenant("a")) == heard
 
 
 def children(script: Path) -> list[psutil.Process]:
@@ -208,6 +270,18 @@ def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     program.write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr(clip_module, "_CHILD", program)
     return program
+
+
+async def test_clip_is_decoded_below_priority_of_engines(stuck: Path) -> None:
+    reader = ClipReader(clips.RATE, wall_s=600.0)
+    task = asyncio.create_task(reader.read(GOOD["wav"]))
+    wanted = min(19, psutil.Process().nice() + 5)
+    async with asyncio.timeout(60):
+        while [child.nice() for child in children(stuck)] != [wanted]:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_clip_reader_kills_child_on_cancellation(stuck: Path) -> None:
@@ -330,12 +404,32 @@ def test_decode_base64_accepts_data_urls_and_refuses_addresses() -> None:
         with pytest.raises(RequestError) as refused:
             decode_base64(address, 1000, "ref_audio")
         assert (refused.value.code, refused.value.param) == (ErrorCode.UNSUPPORTED, "ref_audio")
-    for bad in ("data:audio/wav", "åäö", "a b c", "abc", text + "\n", "=" * 8):
+    for bad in ("data:audio/wav", "åäö", "a", "a,bc", text + "!", text[:8] + "=" + text[8:]):
         with pytest.raises(RequestError) as refused:
             decode_base64(bad, 1000, "ref_audio")
         assert refused.value.code is ErrorCode.INVALID_AUDIO
     with pytest.raises(RequestError, match="too large"):
         decode_base64("A" * 2000, 1000, "ref_audio")
+    with pytest.raises(RequestError, match="too large"):
+        decode_base64(clips.as_base64(bytes(1001)), 1000, "ref_audio")
+
+
+def test_decode_base64_accepts_what_tools_write() -> None:
+    data = GOOD["mp3"][:1000]
+    text = clips.as_base64(data)
+    lines = [text[at : at + 76] for at in range(0, len(text), 76)]
+    assert "+" in text
+    assert "/" in text
+    for written in (
+        "\n".join(lines) + "\n",
+        "\r\n".join(lines),
+        f"  {text}  ",
+        text.rstrip("="),
+        base64.urlsafe_b64encode(data).decode(),
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+        f"data:audio/mpeg;base64,{text}\n",
+    ):
+        assert decode_base64(written, 1000, "ref_audio") == data
 
 
 def test_sandbox_writes_header_line_and_samples() -> None:
@@ -346,6 +440,6 @@ def test_sandbox_writes_header_line_and_samples() -> None:
         check=True,
     )
     head, _, body = done.stdout.partition(b"\n")
-    assert json.loads(head) == {"format": "flac", "samples": len(TONE)}
+    assert json.loads(head) == {"filtered": True, "format": "flac", "samples": len(TONE)}
     assert np.abs(np.frombuffer(body, "<f4") - TONE).max() < 1e-4
     assert not done.stderr

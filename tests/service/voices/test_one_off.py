@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from codec.fake import FakeDecoder
-from streaming.ports import Reference
-from streaming.spec import Codes, Samples
+from loadtest.fakes.codec import FakeDecoder
+from streaming.ports import EncodedClip, Reference
+from streaming.spec import Samples
 from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client
 from tests.service.scraping import scrape, value
@@ -44,7 +44,7 @@ async def test_encoding_of_reference_counts_as_queue_time() -> None:
     async with server() as s:
         begun, encode = asyncio.Event(), s.live.codec.encode
 
-        async def slowly(samples: Samples) -> Codes:
+        async def slowly(samples: Samples) -> EncodedClip:
             begun.set()
             await asyncio.sleep(1.0)
             return await encode(samples)
@@ -211,7 +211,7 @@ async def test_cancel_stops_encoding_of_reference() -> None:
     async with server() as s, client(s.live.url) as native:
         begun, given_up = asyncio.Event(), asyncio.Event()
 
-        async def never(samples: Samples) -> Codes:
+        async def never(samples: Samples) -> EncodedClip:
             begun.set()
             try:
                 await asyncio.Event().wait()

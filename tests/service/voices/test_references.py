@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from streaming.errors import ErrorCode, RequestError
 from streaming.ports import DecodeStats, Reference, SpeechRequest
 from streaming.spec import Samples
 from streaming.window import DecodeWindow
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, client
 from tests.service.memory import Served, served
 from tests.service.voices import clips
@@ -59,7 +60,7 @@ async def test_several_references_are_accepted_in_every_protocol_with_them(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "clip.wav").write_bytes(CLIP)
-    talker = FakeTalker(max_references=2)
+    talker = FakeTalker(spec=replace(FAKE_SPEC, max_references=2))
     pair = [{"audio": clips.as_base64(OTHER), "text": "Higher."}, {"audio_path": "clip.wav"}]
     sent = [pair[0], {"audio": OMNI["ref_audio"]}]
     async with server(talker=talker, references_dir=tmp_path) as s:

@@ -65,7 +65,9 @@ async def test_library_is_read_again_after_a_time_without_free_threads(
     async with library(tmp_path, refresh_s=0.01) as one, library(tmp_path) as two:
         await two.add(voice("anna"))
         monkeypatch.setattr(VoiceFolder, "changes", fail_once)
-        await until(lambda: one.names() == ["anna"] or one._refreshing.done())
+        refreshing = one._refreshing
+        assert refreshing is not None
+        await until(lambda: one.names() == ["anna"] or refreshing.done())
         assert one.names() == ["anna"]
     assert "cannot be read: can't start new thread" in caplog.text
 

@@ -11,16 +11,16 @@ import httpx
 import numpy as np
 import pytest
 
-from codec.fake import FakeCodecEngine
+from loadtest.fakes.codec import FakeCodecEngine
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service.settings import EMBEDDED_MODEL
 from service.voices.clip_reader import ClipReader
 from service.voices.registry import VoiceLibrary
 from service.voices.shipped import SHIPPED, ShippedVoicesError, encode_shipped, read_list
 from service.voices.store import Consent
 from streaming.errors import BackendError, ErrorCode, RequestError
-from streaming.ports import SpeechRequest
-from streaming.spec import CodecSpec, Codes, Samples
-from talker.fake import FakeTalker
+from streaming.ports import EncodedClip, SpeechRequest
+from streaming.spec import CodecSpec, Samples
 from tests.service.live import gateway
 
 #: A codec whose rate differs from that of the clips.
@@ -35,7 +35,7 @@ class NotingCodec(FakeCodecEngine):
         self.clips: list[Samples] = []
         self._refused = refused
 
-    async def encode(self, samples: Samples) -> Codes:
+    async def encode(self, samples: Samples) -> EncodedClip:
         self.clips.append(samples)
         if len(self.clips) - 1 == self._refused:
             raise RequestError(ErrorCode.INVALID_AUDIO, "told to")
@@ -96,12 +96,9 @@ async def test_added_voice_replaces_shipped_voice_of_same_name(tmp_path: Path) -
 class FolderTalker(FakeTalker):
     """A talker with a checkpoint folder, which refuses the clip of one text."""
 
-    folder: Path
-    refused = "nothing"
-
-    @property
-    def model_folder(self) -> Path | None:
-        return self.folder
+    def __init__(self, folder: Path, refused: str = "nothing") -> None:
+        super().__init__(spec=replace(FAKE_SPEC, folder=folder))
+        self.refused = refused
 
     def check(self, request: SpeechRequest) -> None:
         super().check(request)
@@ -121,8 +118,7 @@ class FolderTalker(FakeTalker):
 async def test_checkpoint_without_voices_gets_shipped_voices(
     tmp_path: Path, settings: dict[str, Any], refused: str, names: list[str]
 ) -> None:
-    talker = FolderTalker()
-    talker.folder, talker.refused = tmp_path, refused
+    talker = FolderTalker(tmp_path, refused)
     async with gateway(talker, **settings) as server, httpx.AsyncClient(timeout=60) as http:
         listed = (await http.get(f"{server.http}/v1/audio/voices")).json()
         assert listed["voice_names"] == names
@@ -139,11 +135,17 @@ async def test_checkpoint_without_voices_gets_shipped_voices(
 
 
 async def test_checkpoint_with_voices_gets_no_shipped_voices() -> None:
-    talker = FolderTalker()
-    talker.folder = EMBEDDED_MODEL
+    async with gateway(FolderTalker(EMBEDDED_MODEL)) as server:
+        assert server.codec.encoded == 0
+        assert "woman" not in server.runtime.voices.names
+
+
+async def test_model_without_references_gets_no_shipped_voices(tmp_path: Path) -> None:
+    talker = FolderTalker(tmp_path)
+    talker.spec = replace(talker.spec, max_references=0)
     async with gateway(talker) as server:
         assert server.codec.encoded == 0
-        assert "woman" not in server.runtime.voices
+        assert server.runtime.voices.names == ("default",)
 
 
 async def test_encode_shipped_skips_refused_clip() -> None:
@@ -158,7 +160,7 @@ class BusyCodec(NotingCodec):
         super().__init__()
         self.failures = failures
 
-    async def encode(self, samples: Samples) -> Codes:
+    async def encode(self, samples: Samples) -> EncodedClip:
         if self.failures:
             self.failures -= 1
             raise BackendError(ErrorCode.CODEC_FAILED, "told to")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 from service.voices.store import (
     Voice,
@@ -27,25 +29,73 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from tests.service.voices.stored_voices import CODES, library, voice
 from tests.service.voices.voice_server import files_in
 
+VECTOR = np.random.default_rng(1).normal(size=24).astype(np.float32)
+
 
 def same(one: Voice, two: Voice) -> bool:
-    plain = [dataclasses.replace(v, codes=np.zeros((1, 1), np.int16)) for v in (one, two)]
-    return np.array_equal(one.codes, two.codes) and repr(plain[0]) == repr(plain[1])
+    blank = np.zeros((1, 1), np.int16)
+    plain = [dataclasses.replace(v, codes=blank, vector=None) for v in (one, two)]
+    if one.vector is None or two.vector is None:
+        equal = one.vector is two.vector
+    else:
+        equal = np.array_equal(one.vector, two.vector)
+    return equal and np.array_equal(one.codes, two.codes) and repr(plain[0]) == repr(plain[1])
 
 
 def test_voice_file_keeps_all_fields(tmp_path: Path) -> None:
     for one in (voice(), voice(text=None, text_source=None, language=None, description=None),
-                voice(text_source="recognised")):  # fmt: skip
+                voice(text_source="recognised"), voice(vector=VECTOR)):  # fmt: skip
         assert same(unpack(pack(one)), one)
     file = tmp_path / "v.safetensors"
     file.write_bytes(pack(voice()))
     assert np.array_equal(load_file(file)["codes"], CODES)  # readable by any library for the format
 
 
+def test_voice_file_without_vector_is_as_before_there_were_vectors() -> None:
+    """The checksum of a file written then: of shape and entries, then codes."""
+    data = pack(voice())
+    size = int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8 : 8 + size])
+    metadata = entries.pop("__metadata__")
+    checksum = metadata.pop("sha256")
+    digest = hashlib.sha256(json.dumps([[8, 50], metadata], sort_keys=True).encode())
+    digest.update(CODES.tobytes())
+    assert (list(entries), checksum) == (["codes"], digest.hexdigest())
+
+
+@pytest.mark.parametrize(
+    "vector", [np.zeros((1, 4), np.float32), np.zeros(4), np.array([0, np.nan], np.float32)]
+)
+def test_file_with_malformed_vector_is_no_voice(vector: np.ndarray) -> None:
+    data = save({"codes": CODES, "vector": vector}, {"name": "anna"})
+    for read in (unpack, unpack_built_in):
+        with pytest.raises(VoiceFileError, match="vector"):
+            read(data)
+
+
+def test_built_in_voice_may_have_vector() -> None:
+    found = unpack_built_in(save({"codes": CODES, "vector": VECTOR}, {"name": "anna"}))
+    assert found.vector is not None
+    assert np.array_equal(found.vector, VECTOR)
+
+
+async def test_library_speaks_with_stored_vector(tmp_path: Path) -> None:
+    one = voice(vector=VECTOR)
+    async with library(tmp_path) as first:
+        await first.add(one)
+    async with library(tmp_path) as again:
+        spoken = again.get("anna")
+        assert spoken is not None
+        assert spoken.vector is not None
+        assert np.array_equal(spoken.vector, VECTOR)
+        assert np.array_equal(spoken.frames, CODES.T)
+
+
 @settings(deadline=None, max_examples=300)
-@given(st.integers(0, 10**6), st.integers(0, 255))
-def test_voice_file_detects_any_changed_byte(at: int, value: int) -> None:
-    whole = pack(dataclasses.replace(voice(), id="voice_0123456789abcdef"))
+@given(st.integers(0, 10**6), st.integers(0, 255), st.booleans())
+def test_voice_file_detects_any_changed_byte(at: int, value: int, has_vector: bool) -> None:
+    vector = VECTOR if has_vector else None
+    whole = pack(dataclasses.replace(voice(vector=vector), id="voice_0123456789abcdef"))
     data = bytearray(whole)
     data[at % len(data)] = value
     if bytes(data) == whole:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service.voices.cloning import NO_TEXT, UNHEARD
 from streaming.errors import BackendError, CapacityError, ErrorCode, RequestError
 from streaming.ports import SpeechRequest
 from streaming.spec import Samples
-from talker.fake import FakeTalker
 from tests.service.dialects.vllm_omni.talk import speaking
 from tests.service.live import SPEC, client, gateway
 from tests.service.voices import clips
@@ -135,9 +137,9 @@ async def test_added_voice_has_codes_of_clip() -> None:
     async with server() as s:
         await s.add(OTHER)
         codes = FakeDecoder(SPEC).encode(await samples_of(OTHER))
-        spoken = s.live.runtime.library.get("anna")
+        spoken = s.live.runtime.voices.library.get("anna")
         assert spoken is not None
-        assert np.array_equal(s.live.runtime.library.find("anna").codes, codes)
+        assert np.array_equal(s.live.runtime.voices.library.find("anna").codes, codes)
         assert spoken.transcript == "A tone."
         assert np.array_equal(spoken.frames.T, codes)
 
@@ -164,12 +166,16 @@ async def test_add_voice_twice_concurrently_gives_one_conflict() -> None:
         assert sorted(a.status_code for a in answers) == [201, 409]
 
 
-async def test_codec_without_encoder_refuses_clips() -> None:
-    async with server() as s:
-        s.live.codec.can_encode = False
+@pytest.mark.parametrize("lacks", ["an encoder", "references"])
+async def test_model_that_cannot_clone_refuses_clips(lacks: str) -> None:
+    spec = replace(FAKE_SPEC, max_references=0) if lacks == "references" else FAKE_SPEC
+    async with server(talker=FakeTalker(spec=spec)) as s:
+        s.live.codec.can_encode = lacks != "an encoder"
         assert error(await s.add()) == (400, "unsupported", "audio_sample")
         one_off = await s.speak(ref_audio=clips.as_base64(CLIP))
         assert error(one_off) == (400, "unsupported", "ref_audio")
+        account = (await s.http.get("/v1/user/subscription")).json()
+        assert account["can_use_instant_voice_cloning"] is False
 
 
 async def test_codec_encoder_failure_is_reported_with_code() -> None:
@@ -203,7 +209,7 @@ class Listener:
 
 async def test_transcriber_supplies_missing_text_of_clip() -> None:
     async with server() as s:
-        listener = s.live.runtime.cloner._transcriber = Listener("A tone.")
+        listener = s.live.runtime.voices.cloner._transcriber = Listener("A tone.")
         given = (await s.add(name="given")).json()
         assert (given["text"], given["text_source"], listener.heard) == ("A tone.", "given", 0)
         heard = (await s.add(name="heard", ref_text=None)).json()
@@ -222,7 +228,7 @@ async def test_transcriber_supplies_missing_text_of_clip() -> None:
 async def test_clip_is_transcribed_again_after_failure_of_transcriber() -> None:
     ref_audio = clips.as_base64(CLIP)
     async with server() as s:
-        listener = s.live.runtime.cloner._transcriber = Listener(
+        listener = s.live.runtime.voices.cloner._transcriber = Listener(
             CapacityError(ErrorCode.OVERLOADED, "Busy.")
         )
         without = (await s.speak(ref_audio=ref_audio)).content
@@ -239,7 +245,8 @@ async def test_clip_without_text_gives_warning_without_transcriber() -> None:
     texts = [({}, True), ({"ref_text": " "}, True), ({"ref_text": "A tone."}, False)]
     async with server() as s, client(s.live.url) as native:
         for number, (text, is_told) in enumerate(texts):
-            added = (await s.add(name=f"v{number}", **({"ref_text": None} | text))).json()
+            fields: dict[str, Any] = {"ref_text": None} | text
+            added = (await s.add(name=f"v{number}", **fields)).json()
             assert (NO_TEXT if is_told else None) == added["warning"]
             warned = {"x-talkwire-warning": NO_TEXT} if is_told else {}
             batch = {"items": [{"input": "Hello."}], "ref_audio": opus, **text}

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from codec.fake import FakeDecoder
+from loadtest.fakes.codec import FakeDecoder
 from service.voices.clip_reader import ClipReader
 from streaming.ports import Sampling, SpeechRequest
 from streaming.spec import Samples
@@ -22,9 +22,18 @@ CLIP = clips.wav(clips.tone(2.0))
 OTHER = clips.encoded("flac", clips.tone(1.5, 300.0))
 CONSENT = {"by": "Anna Example", "statement": "My voice may speak for the example."}
 VOICE = {"name": "anna", "ref_text": "A tone.", "consent": CONSENT}
-SPEAK = {"input": "Hello there, you.", "response_format": "pcm", "mode": "whole", "seed": 7}
+SPEAK: dict[str, Any] = {
+    "input": "Hello there, you.",
+    "response_format": "pcm",
+    "mode": "whole",
+    "seed": 7,
+}
 SEED = {"seed": 7}
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3, "left_context_frames": 3}
+EXACT: dict[str, Any] = {
+    "first_lookahead_frames": 3,
+    "lookahead_frames": 3,
+    "left_context_frames": 3,
+}
 
 
 class Server:

@@ -25,5 +25,7 @@ make_env() {
 [ -f "$stamp" ] || make_env
 export TALKWIRE_TEST_RUNNER=v2 VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1
 exec "$venv/bin/python" -m pytest -p no:cacheprovider -n 2 --dist loadfile tests/talker/test_step_kernels.py \
+  tests/codec/test_snake_kernel.py tests/talker/test_fast_ar_kernels.py \
   tests/talker/test_conformance.py tests/talker/test_spoken.py tests/talker/test_higgs_v2.py \
-  tests/talker/test_fish_s2.py "$@"
+  tests/talker/test_fish_s2.py tests/talker/test_qwen3_tts.py tests/talker/test_qwen3_tts_cloning.py \
+  tests/talker/test_words.py "$@"

@@ -48,17 +48,26 @@ class TalkwireConnection(WebsocketTTSService):
         self._headers = headers
         self._wants_word_timestamps = word_timestamps
         self._has_word_timestamps = False
+        #: The server's greeting on this connection.
         self._server: wire.Server | None = None
+        #: Set when the server is done with a context.
         self._forgotten = asyncio.Event()
         self._contexts = Contexts(self._forgotten.set)
-        self._excused: set[str] = set()  # contexts whose error was reported and may pass
+        #: Contexts whose error was reported and may pass.
+        self._excused: set[str] = set()
+        #: Whether the server has announced that it goes away.
         self._leaving = False
-        self._left = asyncio.Event()  # set unless the server goes away
+        #: Set unless the server goes away.
+        self._left = asyncio.Event()
         self._left.set()
-        self._waiting_context_id: str | None = None  # of a text that the server cannot take yet
-        self._has_spoken = False  # on this connection
+        #: Context of a text that the server cannot take yet.
+        self._waiting_context_id: str | None = None
+        #: Whether the server has sent audio on this connection.
+        self._has_spoken = False
+        #: Held while a connection is opened.
         self._connecting = asyncio.Lock()
         self._receive_task: asyncio.Task[None] | None = None
+        #: The socket that is being read.
         self._reading: ClientConnection | None = None
 
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]
@@ -118,10 +127,10 @@ class TalkwireConnection(WebsocketTTSService):
         """
         self._excused.update(self._contexts.ids())
         turns = "1 turn is" if len(self._contexts) == 1 else f"{len(self._contexts)} turns are"
-        told = f"the connection was lost and {turns} incomplete"
+        message = f"the connection was lost and {turns} incomplete"
         if error is not None:
-            told += f": {error}"
-        await self.push_error(told, exception=error, category=ErrorCategory.CONNECTIVITY)
+            message += f": {error}"
+        await self.push_error(message, exception=error, category=ErrorCategory.CONNECTIVITY)
 
     async def _try_reconnect(
         self,
@@ -210,7 +219,8 @@ class TalkwireConnection(WebsocketTTSService):
     def _on_greeting(self, server: wire.Server) -> None:
         self._server = server
         self._contexts.clear()
-        self._leaving = self._has_spoken = False
+        self._leaving = False
+        self._has_spoken = False
         self._left.set()
         wanted = self._wants_word_timestamps
         self._has_word_timestamps = server.has_word_timings and wanted is not False

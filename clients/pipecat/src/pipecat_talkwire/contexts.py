@@ -45,9 +45,9 @@ class Contexts:
         """Whether one of them is open whose text has not ended."""
         return any(not context.ended for context in self._by_id.values())
 
-    def is_full(self, most: float) -> bool:
-        """Whether ``most`` contexts are open, and one of them ends without further text."""
-        return len(self) >= most and any(context.ended for context in self._by_id.values())
+    def is_full(self, max_contexts: float) -> bool:
+        """Whether ``max_contexts`` contexts are open, and one of them ends without further text."""
+        return len(self) >= max_contexts and any(context.ended for context in self._by_id.values())
 
     def get(self, context_id: str | None) -> OpenContext | None:
         """Return the context of this id, if it is open."""

@@ -35,6 +35,8 @@ class TalkwireTTSSettings(TTSSettings):
             the user interrupts, so a small lead saves work.
         scene: Where and how the text is spoken, for models that take a scene; the server refuses
             it for others.
+        instructions: How to speak, or the voice to speak with, in words, for models that take them;
+            the server refuses them for others.
     """
 
     temperature: float | NotGiven | None = field(default_factory=_not_given)
@@ -47,6 +49,7 @@ class TalkwireTTSSettings(TTSSettings):
     continuity: str | NotGiven | None = field(default_factory=_not_given)
     max_lead_ms: int | NotGiven | None = field(default_factory=_not_given)
     scene: str | NotGiven | None = field(default_factory=_not_given)
+    instructions: str | NotGiven | None = field(default_factory=_not_given)
 
     @classmethod
     def server_defaults(cls) -> TalkwireTTSSettings:
@@ -65,6 +68,7 @@ class TalkwireTTSSettings(TTSSettings):
             continuity=None,
             max_lead_ms=None,
             scene=None,
+            instructions=None,
         )
 
     def as_options(self) -> dict[str, Any]:
@@ -88,6 +92,7 @@ class TalkwireTTSSettings(TTSSettings):
             "continuity": self.continuity,
             "max_lead_ms": self.max_lead_ms,
             "scene": self.scene,
+            "instructions": self.instructions,
             **self.extra,
         }
         return _set(options)

@@ -297,7 +297,8 @@ class TalkwireTTSService(TalkwireConnection):
 
     async def _on_error(self, error: dict[str, Any]) -> None:
         """Report an error. If its context was not opened yet, it ends."""
-        code, context_id = error["code"], error.get("context_id")
+        code = error["code"]
+        context_id = error.get("context_id")
         if code in wire.CROSSED:
             logger.debug(f"{self}: {code} ({context_id})")
             return

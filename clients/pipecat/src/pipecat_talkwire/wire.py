@@ -42,8 +42,10 @@ CROSSED = frozenset({"unknown_context", "context_closed"})
 _CONTEXT_LIMITS = ("max_contexts", "key_contexts")
 _HEADER = struct.Struct("<BBHII")
 _VERSION_AND_TYPE = 0x11
-#: The longest form of a character in JSON (``\\u0000``), and room for the rest of a message.
-_CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
+#: The longest form of a character in JSON (``\\u0000``).
+_CHAR_BYTES = 6
+#: Room for the rest of a message.
+_ENVELOPE_BYTES = 1024
 
 
 class ProtocolError(Exception):

@@ -4,7 +4,7 @@
 protocol: text goes in as it is written, audio comes out as it is made.
 """
 
-from talkwire_client.audio import AudioChunk, WavWriter
+from talkwire_client.audio import AudioChunk, Recording, WavWriter
 from talkwire_client.client import DEFAULT_URL, Client
 from talkwire_client.errors import (
     ClientError,
@@ -23,6 +23,7 @@ from talkwire_client.protocol import (
     Encoding,
     ErrorCode,
     Metrics,
+    PronunciationRule,
     ReferenceOptions,
     SessionCreated,
     Word,
@@ -46,7 +47,9 @@ __all__ = [
     "NoServerError",
     "PlaybackClock",
     "PlayerError",
+    "PronunciationRule",
     "ProtocolError",
+    "Recording",
     "ReferenceOptions",
     "RefusedError",
     "ServerError",

@@ -1,7 +1,8 @@
-"""Chunks of audio as they arrive, their number of samples, and a WAV file to write them to."""
+"""Chunks of audio as they arrive, all of it that was read, and a WAV file to write it to."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import os
@@ -35,6 +36,11 @@ class AudioChunk(NamedTuple):
     header: AudioHeader
     arrived_s: float
 
+    def __repr__(self) -> str:
+        """Describe the chunk without its bytes, of which a notebook would show all."""
+        header = self.header
+        return f"<AudioChunk {header.sequence}: {self.samples} samples, {len(self.data)} bytes>"
+
 
 def count_samples(data: bytes, encoding: Encoding, sample_rate: int | None) -> int:
     """Count the samples that ``data`` decodes to.
@@ -60,7 +66,11 @@ def count_samples(data: bytes, encoding: Encoding, sample_rate: int | None) -> i
     return int(opus_packet_ms(data) * sample_rate / 1000)
 
 
-_SILK_MS, _HYBRID_MS, _CELT_MS = (10, 20, 40, 60), (10, 20), (2.5, 5, 10, 20)
+#: Durations of an Opus frame in each of the three modes, by the configuration's lowest bits.
+_SILK_MS = (10, 20, 40, 60)
+_HYBRID_MS = (10, 20)
+_CELT_MS = (2.5, 5, 10, 20)
+#: The first configuration of a mode.
 _HYBRID_FROM, _CELT_FROM = 12, 16
 
 
@@ -93,6 +103,65 @@ _WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _WAV_MAX_BYTES = 0xFFFFFFFF
 
 
+#: The tag of an encoding's format in a WAV file.
+_WAV_TAGS = {
+    Encoding.PCM_S16LE: 1,
+    Encoding.PCM_F32LE: 3,
+    Encoding.PCM_MULAW: 7,
+    Encoding.PCM_ALAW: 6,
+}
+#: Longer recordings (six minutes at 24 kHz) would make a notebook's file unwieldy.
+_MAX_SHOWN_BYTES = 16 << 20
+
+
+def wav_header(encoding: Encoding, sample_rate: int, size: int) -> bytes:
+    """Make the header of a mono WAV file.
+
+    Args:
+        encoding: Of the samples; not Opus.
+        sample_rate: In Hz.
+        size: Bytes of samples. The header's lengths are limited to 32 bits.
+
+    Returns:
+        44 bytes, after which the samples follow.
+    """
+    data, whole = min(size, _WAV_MAX_BYTES), min(36 + size, _WAV_MAX_BYTES)
+    width = _SAMPLE_BYTES[encoding]
+    layout = (16, _WAV_TAGS[encoding], 1, sample_rate, width * sample_rate, width, 8 * width)
+    return _WAV_HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *layout, b"data", data)
+
+
+class Recording(bytes):
+    """All audio of a speech: the bytes, which a notebook plays.
+
+    Attributes:
+        encoding: The encoding of the bytes.
+        sample_rate: In Hz; 0 if there is no audio.
+    """
+
+    encoding: Encoding
+    sample_rate: int
+
+    def __new__(
+        cls, data: bytes, encoding: Encoding = Encoding.PCM_S16LE, sample_rate: int = 0
+    ) -> Self:
+        """Make a recording of ``data``. Copies pass the bytes alone, and set the rest after."""
+        made = super().__new__(cls, data)
+        made.encoding, made.sample_rate = encoding, sample_rate
+        return made
+
+    def __repr__(self) -> str:
+        """Describe the recording without its bytes, of which a notebook would show all."""
+        return f"<Recording: {len(self)} bytes of {self.encoding} at {self.sample_rate} Hz>"
+
+    def _repr_html_(self) -> str | None:
+        """Return a player for notebooks; None for Opus and for what is empty or too long."""
+        if self.encoding not in _WAV_TAGS or not 0 < len(self) <= _MAX_SHOWN_BYTES:
+            return None
+        wav = wav_header(self.encoding, self.sample_rate, len(self)) + self
+        return f'<audio controls src="data:audio/wav;base64,{base64.b64encode(wav).decode()}">'
+
+
 class WavWriter:
     """A WAV file of mono 16-bit PCM that is valid after every write.
 
@@ -108,14 +177,15 @@ class WavWriter:
     """
 
     def __init__(self, path: str | Path, sample_rate: int) -> None:
-        self._path, self._rate = Path(path), sample_rate
+        self._path = Path(path)
+        self._rate = sample_rate
         self._bytes = 0
         # Unbuffered, so that closing does not retry a failed write.
         self._file = self._path.open("wb", buffering=0)  # closed by __exit__
         try:
             if not self._file.seekable():
                 raise OSError(errno.ESPIPE, "a WAV file cannot go into a pipe")
-            self._write(self._header())
+            self._write(wav_header(Encoding.PCM_S16LE, self._rate, self._bytes))
         except OSError:
             self._file.close()
             raise
@@ -129,19 +199,13 @@ class WavWriter:
         self._write(pcm)
         self._bytes += len(pcm)
         self._file.seek(0)
-        self._write(self._header())
+        self._write(wav_header(Encoding.PCM_S16LE, self._rate, self._bytes))
         self._file.seek(0, os.SEEK_END)
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
-
-    def _header(self) -> bytes:
-        """The header's 44 bytes; the two lengths are limited to 32 bits."""
-        data, whole = min(self._bytes, _WAV_MAX_BYTES), min(36 + self._bytes, _WAV_MAX_BYTES)
-        layout = (16, 1, 1, self._rate, 2 * self._rate, 2, 16)
-        return _WAV_HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *layout, b"data", data)
 
     def __enter__(self) -> Self:
         return self

@@ -51,7 +51,8 @@ class BoundedQueue(Generic[T]):
         Only the first call counts.
         """
         if not self._ended:
-            self._ended, self._error = True, error
+            self._ended = True
+            self._error = error
             self._traceback = None if error is None else error.__traceback__
             self._changed.set()
 

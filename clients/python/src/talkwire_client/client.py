@@ -2,7 +2,7 @@
 
 ::
 
-    async with Client("ws://127.0.0.1:8000") as client:
+    async with Client("http://127.0.0.1:8000") as client:
         async with client.speak("Hello there.") as speech:
             async for chunk in speech:
                 play(chunk.data)
@@ -77,7 +77,8 @@ class Client:
     its reader gets SlowReaderError.
 
     Args:
-        url: The server's WebSocket; its path may be left out.
+        url: The server's address: ``http(s)://`` means ``ws(s)://``, a bare ``host:port`` means
+            ``ws://``, and the path may be left out.
         api_key: An API key, if the server requires one. A redirect to another origin, such as from
             ``ws`` to ``wss``, does not get it.
         headers: Further headers of the handshake, for the address's own origin only.
@@ -100,19 +101,38 @@ class Client:
         framing: Literal["header", "json"] = "header",
     ) -> None:
         self.going_away: wire.GoingAway | None = None
-        self._url, self._ssl, self._open_timeout_s = url, ssl_context, open_timeout_s
+        self._url = url
+        self._ssl = ssl_context
+        self._open_timeout_s = open_timeout_s
         self._headers = dict(headers or {})
         self._api_key = api_key
         self._framing = framing
         self._socket: ClientConnection | None = None
+        #: The server's greeting.
         self._server: wire.SessionCreated | None = None
+        #: Reads the connection.
         self._reader: asyncio.Task[None] | None = None
+        #: Speeches that the server may send messages for, by context id.
         self._speeches: dict[str, Speech] = {}
+        #: The same by their number in binary headers.
         self._handles: dict[int, Speech] = {}
+        #: Of generated context ids.
         self._ids = itertools.count(1)
-        self._notice: ServerError | None = None  # an error about the connection
-        self._ended: ClientError | None = None  # how the reader ended
-        self._fault: Exception | None = None  # an error in this client itself
+        #: The server's error about the connection.
+        self._notice: ServerError | None = None
+        #: How the reader ended.
+        self._ended: ClientError | None = None
+        #: An error in this client itself.
+        self._fault: Exception | None = None
+
+    def __repr__(self) -> str:
+        """Describe the connection, without what may be a secret in its address."""
+        scheme, _, rest = self._url.rpartition("://")
+        place = rest.partition("?")[0].rpartition("@")[2]
+        where = f"{scheme}://{place}" if scheme else place
+        if self.is_open:
+            return f"<Client {where}: connected, model {self.server.model}>"
+        return f"<Client {where}: {'not connected' if self._socket is None else 'closed'}>"
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -126,7 +146,7 @@ class Client:
 
         Raises:
             ClientError: The API key has characters that no header can hold.
-            NoServerError: The address is not a WebSocket's, or nothing answers at it with a trusted
+            NoServerError: The address is not a server's, or nothing answers at it with a trusted
                 certificate, perhaps because of the environment's proxy.
             RefusedError: The handshake was answered with another HTTP status than 101.
             ServerError: The server sent an error, for example when it is full.
@@ -180,6 +200,11 @@ class Client:
         if self._server is None:
             raise RuntimeError("not connected: async with Client(...) as client")
         return self._server
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is connected. A lost connection is not opened again."""
+        return self._server is not None and self._ended is None
 
     def speak(
         self,
@@ -249,9 +274,11 @@ class Client:
             ValueError: Another speech with that context id is open.
         """
         size = len(wire.encode_message(speech._create).encode())
-        most = self.server.limits.max_message_bytes
-        if size > most:  # the server would close the connection, and end all its speeches
-            raise ClientError(f"the options of a speech have {size} bytes, and may have {most}")
+        max_bytes = self.server.limits.max_message_bytes
+        if size > max_bytes:  # the server would close the connection, and end all its speeches
+            raise ClientError(
+                f"the options of a speech have {size} bytes, and may have {max_bytes}"
+            )
         earlier = self._speeches.get(speech.context_id)
         if earlier is not None and earlier.cancelled is not None:  # only its metrics are missing
             with contextlib.suppress(TimeoutError):
@@ -339,6 +366,8 @@ class Client:
             case wire.ContextCreated(handle=handle, warning=warning):
                 self._handles[handle] = speech
                 speech._on_created(handle, warning)
+            case wire.ContextWarning():
+                speech.markup_warnings.append(message)
             case wire.AudioStarted():
                 speech.started = message
             case wire.Timestamps(words=words):
@@ -387,8 +416,9 @@ async def _wait_for_room(
 
 
 def _connection_lost(error: ConnectionClosed) -> ConnectionLostError:
-    told = error.rcvd or error.sent  # why this side closed it, such as a ping timeout
-    return ConnectionLostError(error.rcvd.code if error.rcvd else None, told.reason if told else "")
+    close = error.rcvd or error.sent  # why this side closed it, such as a ping timeout
+    reason = close.reason if close else ""
+    return ConnectionLostError(error.rcvd.code if error.rcvd else None, reason)
 
 
 def _decode(data: str) -> wire.ServerMessage | None:
@@ -398,10 +428,19 @@ def _decode(data: str) -> wire.ServerMessage | None:
         raise ProtocolError(str(error)) from error
 
 
-def _with_path(url: str) -> str:
-    """Add the protocol's path to ``url`` if that has none."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=wire.PATH)) if parts.path in ("", "/") else url
+#: Schemes that people copy from the page's or OpenAI's address.
+_SCHEMES = {"http": "ws", "https": "wss"}
+
+
+def _websocket_url(url: str) -> str:
+    """Return the address of the protocol's WebSocket for any of a server's addresses."""
+    parts = urlsplit(url if "://" in url else f"ws://{url}")
+    return urlunsplit(
+        parts._replace(
+            scheme=_SCHEMES.get(parts.scheme, parts.scheme),
+            path=wire.PATH if parts.path in ("", "/") else parts.path,
+        )
+    )
 
 
 def _proxy(uri: WebSocketURI) -> Literal[True] | None:
@@ -434,7 +473,7 @@ async def _open_socket(
 ) -> ClientConnection:
     """Connect. Raises NoServerError, RefusedError or ProtocolError."""
     try:
-        address = _with_path(url)
+        address = _websocket_url(url)
         uri = parse_uri(address)
     except (InvalidURI, ValueError) as error:  # an invalid port or host
         raise NoServerError(f"not a WebSocket address: {url}") from error
@@ -459,10 +498,10 @@ async def _open_socket(
         response = error.response
         retry = response.headers.get("Retry-After", "")
         retry_after_s = float(retry) if retry.isdecimal() else None
-        told = _refusal_reason(response)
+        refusal = _refusal_reason(response)
         if response.status_code == 401 and headers and opening and not opening.additional_headers:
-            told += f" (the key is not passed on by a redirect to {opening.uri[:500]})"
-        raise RefusedError(response.status_code, told, retry_after_s) from error
+            refusal += f" (the key is not passed on by a redirect to {opening.uri[:500]})"
+        raise RefusedError(response.status_code, refusal, retry_after_s) from error
     except ProxyError as error:  # an InvalidHandshake
         raise NoServerError(f"no server answers at {url}: {error}") from error
     except InvalidProxy as error:  # its own text has the password
@@ -494,12 +533,12 @@ def _refusal_reason(response: Response) -> str:
     kind = "".join(response.headers.get_all("Content-Type")[:1]).partition(";")[0].strip().lower()
     if kind == "text/html":
         return response.reason_phrase
-    told = body.decode(errors="replace")
+    reason = body.decode(errors="replace")
     if kind == "application/json":
         with contextlib.suppress(ValueError, KeyError, TypeError):  # not the server's own
             error = json.loads(body)["error"]
-            told = f"{error['code']}: {error['message']}"
-    return " ".join(told[:500].split()) or response.reason_phrase
+            reason = f"{error['code']}: {error['message']}"
+    return " ".join(reason[:500].split()) or response.reason_phrase
 
 
 def _redirect_before(error: BaseException) -> InvalidStatus | None:

@@ -30,7 +30,8 @@ class ClientError(Exception):
         """
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)
-        copy.__cause__, copy.__suppress_context__ = self.__cause__, self.__suppress_context__
+        copy.__cause__ = self.__cause__
+        copy.__suppress_context__ = self.__suppress_context__
         return copy
 
 
@@ -83,8 +84,8 @@ class ConnectionLostError(ClientError):
     """
 
     def __init__(self, code: int | None, reason: str) -> None:
-        told = f"close code {code}" if code is not None else "without a close code"
-        super().__init__(f"the connection was lost ({told}){': ' + reason if reason else ''}")
+        closing = f"close code {code}" if code is not None else "without a close code"
+        super().__init__(f"the connection was lost ({closing}){': ' + reason if reason else ''}")
         self.code = code
 
 

@@ -155,23 +155,23 @@ def report(
     Returns:
         The measurements.
     """
-    heard = [arrival for arrival in arrivals if arrival.samples]
-    audio_s = sum(arrival.samples for arrival in heard) / sample_rate
-    ttfb_s = heard[0].at_s - started_s if heard else None
+    audible = [arrival for arrival in arrivals if arrival.samples]
+    audio_s = sum(arrival.samples for arrival in audible) / sample_rate
+    ttfb_s = audible[0].at_s - started_s if audible else None
     audible_s = None
     if leading_silence_samples is not None:
-        audible_s = _heard_s(heard, sample_rate, leading_silence_samples)
-    gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(heard) if b.continues]
-    underruns, underrun_s = underrun(heard, sample_rate, prebuffer_s)
+        audible_s = _heard_s(audible, sample_rate, leading_silence_samples)
+    gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(audible) if b.continues]
+    underruns, underrun_s = underrun(audible, sample_rate, prebuffer_s)
     return StreamReport(
         ttfb_ms=None if ttfb_s is None else 1000 * ttfb_s,
         ttfa_ms=None if audible_s is None else 1000 * (audible_s - started_s),
         audio_s=audio_s,
-        rtf=(heard[-1].at_s - started_s) / audio_s if heard else None,
+        rtf=(audible[-1].at_s - started_s) / audio_s if audible else None,
         largest_gap_ms=1000 * max(gaps, default=0.0),
         underrun_ms=1000 * underrun_s,
         underruns=underruns,
-        chunks=len(heard),
+        chunks=len(audible),
     )
 
 

@@ -95,7 +95,8 @@ async def open_player(sample_rate: int) -> AsyncIterator[Player]:
     try:
         yield Player(process.stdin)
         process.stdin.close()
-        status, is_silent = await process.wait(), await relaying
+        status = await process.wait()
+        is_silent = await relaying
         if status:
             raise PlayerError(f"the player failed (exit status {status})")
         if is_silent:

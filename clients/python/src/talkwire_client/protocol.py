@@ -52,6 +52,8 @@ class ErrorCode(StrEnum):
     CONSENT_REQUIRED = "consent_required"
     VOICE_EXISTS = "voice_exists"
     TOO_MANY_VOICES = "too_many_voices"
+    UNKNOWN_PRONUNCIATIONS = "unknown_pronunciations"
+    TOO_MANY_PRONUNCIATIONS = "too_many_pronunciations"
     STORAGE_FAILED = "storage_failed"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
@@ -116,6 +118,23 @@ class ReferenceOptions(Struct, frozen=True, omit_defaults=True):
     text: str | None = None
 
 
+class PronunciationRule(Struct, frozen=True):
+    """How a word or phrase is spoken: by another text, or by phonemes."""
+
+    #: The word or phrase.
+    written: str
+    #: The text to speak instead.
+    alias: str | None = None
+    #: Or its phonemes.
+    phonemes: str | None = None
+    #: Of the phonemes.
+    alphabet: Literal["ipa", "cmu-arpabet"] = "ipa"
+    #: Whether capitals count.
+    case_sensitive: bool = True
+    #: Whether it is matched as whole words only.
+    word_boundaries: bool = True
+
+
 # -- client messages
 
 
@@ -132,20 +151,40 @@ class SessionConfigure(ClientMessage, frozen=True, tag="session.configure"):
 class ContextCreate(ClientMessage, frozen=True, tag="context.create"):
     """Open a context: one stream of text in, one stream of audio out."""
 
+    #: The id of the context in all later messages.
     context_id: str
+    #: A name of the greeting's ``voices``.
     voice: str | None = None
+    #: A name of a model that the server serves.
     model: str | None = None
+    #: A language code, for models that take one.
     language: str | None = None
+    #: Format of the audio.
     audio: AudioOptions = AudioOptions()
     sampling: SamplingOptions = SamplingOptions()
+    #: ``chunked`` streams; ``whole`` decodes an utterance at once.
     mode: Literal["chunked", "whole"] = "chunked"
     chunking: ChunkingOptions = ChunkingOptions()
+    #: How far audio may run ahead of playback.
     max_lead_ms: int | None = None
+    #: Whether to send the times of words.
     timestamps: bool = False
+    #: Whether utterances continue those before them.
     continuity: Literal["context", "none"] | None = None
+    #: ``words``: speak text word by word while it arrives, not sentence by sentence.
+    text_mode: Literal["sentences", "words"] = "sentences"
+    #: A clip to imitate, instead of a voice.
     reference: ReferenceOptions | None = None
+    #: A clip for each speaker of the text.
     references: list[ReferenceOptions] | None = None
+    #: Where and how the text is spoken.
     scene: str | None = None
+    #: How to speak, or the voice to speak with, in words.
+    instructions: str | None = None
+    #: Names of the server's dictionaries of pronunciations.
+    pronunciations: list[str] | None = None
+    #: Rules of pronunciation that come before these.
+    pronunciation_rules: list[PronunciationRule] | None = None
 
 
 class TextAppend(ClientMessage, frozen=True, tag="text.append"):
@@ -213,33 +252,55 @@ class ServerMessage(Struct, frozen=True, tag_field="type"):
 
 
 class Limits(Struct, frozen=True):
-    """The server's limits: per connection up to ``max_session_s``, per API key from there on."""
+    """The server's limits. None: there is no such limit."""
 
+    #: Open contexts of a connection.
     max_contexts: int
+    #: Characters of a context.
     max_text_chars: int
+    #: Size of a message.
     max_message_bytes: int
+    #: Largest ``max_lead_ms`` of a context.
     max_lead_ms: int
+    #: Time without a message after which a context with nothing to speak ends.
     context_idle_s: float
+    #: Time without messages after which a connection without contexts is closed.
     session_idle_s: float
+    #: Duration of a connection.
     max_session_s: float | None = None
+    #: Open contexts of the API key and its tenant.
     key_contexts: int | None = None
+    #: Open connections of the API key and its tenant.
     key_connections: int | None = None
+    #: Characters a minute of the API key and its tenant.
     characters_per_minute: int | None = None
 
 
 class SessionCreated(ServerMessage, frozen=True, tag="session.created"):
     """The first message on a connection, with the server's capabilities."""
 
+    #: The connection's id.
     session_id: str
+    #: The subprotocol with its version.
     protocol: str
     model: str
+    #: Names of voices; the first is the default.
     voices: list[str]
+    #: The codec's own sample rate, in Hz.
     sample_rate: int
+    #: Encodings of audio that the server supports.
     encodings: list[str]
     limits: Limits
+    #: Sample rates that the server supports, in Hz.
     sample_rates: list[int] = []
+    #: Whether the server can send the times of words.
     word_timings: bool = False
+    #: Supported values of ``continuity``.
     continuity: list[str] = []
+    #: Number of further voices, which ``GET /v1/audio/voices`` lists.
+    more_voices: int = 0
+    #: Supported values of ``text_mode``.
+    text_modes: list[str] = []
 
 
 class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
@@ -250,6 +311,16 @@ class ContextCreated(ServerMessage, frozen=True, tag="context.created"):
     context_id: str
     handle: int
     warning: str | None = None
+
+
+class ContextWarning(ServerMessage, frozen=True, tag="warning"):
+    """Markup in the text has no effect. ``kind`` is a short name of the reason, such as
+    ``emotion``, and ``message`` a text for people. Each kind is reported once in a context.
+    """
+
+    context_id: str
+    kind: str
+    message: str
 
 
 class AudioStarted(ServerMessage, frozen=True, tag="audio.started"):
@@ -359,6 +430,7 @@ class Pong(ServerMessage, frozen=True, tag="pong"):
 SERVER_MESSAGES: tuple[type[ServerMessage], ...] = (
     SessionCreated,
     ContextCreated,
+    ContextWarning,
     AudioStarted,
     Audio,
     Timestamps,

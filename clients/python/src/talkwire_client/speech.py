@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, Self, TypedDict
 import msgspec
 
 from talkwire_client import protocol as wire
-from talkwire_client.audio import AudioChunk, count_samples
+from talkwire_client.audio import AudioChunk, Recording, count_samples
 from talkwire_client.bounded_queue import BoundedQueue
 from talkwire_client.errors import ClientError, ProtocolError, ServerError
 
@@ -29,9 +29,12 @@ CANCEL_TIMEOUT_S = 5.0
 FAILED_TIMEOUT_S = 1.0
 _MAX_ID_CHARS = 128
 _WRAP = 1 << 32
-#: The longest form of a character in JSON (``\u0000``), and room for the rest of a message.
-_CHAR_BYTES, _ENVELOPE_BYTES = 6, 1024
-_TELEPHONE_RATE, _OPUS_PACKET_MS = 8000, 20
+#: The longest form of a character in JSON (``\u0000``).
+_CHAR_BYTES = 6
+#: Room for the rest of a message.
+_ENVELOPE_BYTES = 1024
+_TELEPHONE_RATE = 8000
+_OPUS_PACKET_MS = 20
 
 OnWords = Callable[[Sequence[wire.Word]], None]
 
@@ -62,9 +65,13 @@ class SpeechOptions(TypedDict, total=False):
         max_lead_ms: How far audio may run ahead of playback.
         timestamps: Whether to send the times of words.
         continuity: ``context`` or ``none``: whether utterances continue those before them.
+        text_mode: ``words`` speaks text word by word while it arrives, with models that can.
         reference: A clip to imitate, instead of a voice.
         references: A clip for each speaker of the text, for models that support several.
         scene: Where and how the text is spoken, for models that take a scene.
+        instructions: How to speak, or the voice to speak with, in words, for models that take them.
+        pronunciations: Names of the server's dictionaries of pronunciations.
+        pronunciation_rules: Rules of pronunciation that come before these.
         context_id: The context's name on the wire; generated if left out.
     """
 
@@ -89,9 +96,13 @@ class SpeechOptions(TypedDict, total=False):
     max_lead_ms: int | None
     timestamps: bool
     continuity: Literal["context", "none"] | None
+    text_mode: Literal["sentences", "words"]
     reference: wire.ReferenceOptions | None
     references: list[wire.ReferenceOptions]
     scene: str | None
+    instructions: str | None
+    pronunciations: list[str] | None
+    pronunciation_rules: list[wire.PronunciationRule] | None
     context_id: str
 
 
@@ -192,6 +203,7 @@ class Speech:
         context_id: Its name on the wire.
         encoding: The encoding of its audio.
         warning: The server's warning, once the speech is open: why it will be worse than possible.
+        markup_warnings: What of the text's markup had no effect so far, and why.
         started: The audio's format, once audio has started to arrive.
         words: Words whose times have arrived, if timestamps were requested.
         errors: Errors of the server that did not end the speech, such as a text that is too long.
@@ -212,6 +224,7 @@ class Speech:
         self.context_id = create.context_id
         self.encoding = create.audio.encoding
         self.warning: str | None = None
+        self.markup_warnings: list[wire.ContextWarning] = []
         self.started: wire.AudioStarted | None = None
         self.words: list[wire.Word] = []
         self.errors: list[ServerError] = []
@@ -219,23 +232,58 @@ class Speech:
         self.done: wire.ContextDone | None = None
         self.cancelled: wire.ContextCancelled | None = None
         self.last_audio_s: float | None = None
-        self._connection, self._create, self._text = connection, create, text
+        self._connection = connection
+        #: The message that opens it.
+        self._create = create
+        #: The text given to ``speak``, if any.
+        self._text = text
         self._on_words = on_words
+        #: Audio that has arrived and was not read.
         self._chunks: BoundedQueue[AudioChunk] = BoundedQueue(MAX_QUEUED_CHUNKS)
+        #: Its number in binary headers, once it is open.
         self._handle: int | None = None
         self._entered = False
+        #: Sends the given text.
         self._feeding: asyncio.Task[None] | None = None
         self._flush_ids = itertools.count(1)
+        #: Set once the server has answered all flushes of the id.
         self._flushes: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._unflushed = Counter[str]()  # an id may be that of several flushes
+        #: Number of unanswered flushes by id, since several may share one.
+        self._unflushed = Counter[str]()
+        #: Set once the server has opened or refused it.
         self._answered = asyncio.Event()
+        #: Why the server refused it.
         self._refusal: ClientError | None = None
+        #: Set once no more audio will come.
         self._over = asyncio.Event()
-        self._forgotten = asyncio.Event()  # the server is done with this context: its id is free
+        #: Set once the server is done with this context, so that its id is free.
+        self._forgotten = asyncio.Event()
+        #: Number of tasks that wait for an event of this speech.
         self._waiters = 0
+        #: Whether arriving audio is dropped.
         self._discards = False
-        self._cancelling: asyncio.Task[ClientError | None] | None = None  # sends the cancel
-        self._sequence = self._offset = 0
+        #: Sends the cancel.
+        self._cancelling: asyncio.Task[ClientError | None] | None = None
+        #: Sequence number of the next chunk.
+        self._sequence = 0
+        #: Position of the next chunk, in samples.
+        self._offset = 0
+
+    def __repr__(self) -> str:
+        """Describe how far the speech is."""
+        if self.done is not None:
+            state = self.done.reason
+        elif self.cancelled is not None:
+            state = "cancelled"
+        elif self._over.is_set():
+            state = "lost"
+        else:
+            state = "open" if self._entered else "not entered"
+        audio = "no audio yet"
+        if self.started is not None:
+            rate = self.started.sample_rate
+            audio = f"{self._offset / rate:.2f} s of {self.encoding} at {rate} Hz"
+        return f"<Speech {self.context_id}: {state}, {audio}, {len(self.words)} timed words>"
 
     # -- public
 
@@ -363,7 +411,7 @@ class Speech:
             parts = aiter(text)
             try:
                 async for part in parts:
-                    if self._over.is_set() or self._cancelling is not None:
+                    if self._takes_no_text:
                         return
                     if any(error.code == wire.ErrorCode.TEXT_TOO_LONG for error in self.errors):
                         break
@@ -371,6 +419,8 @@ class Speech:
             finally:
                 if isinstance(parts, AsyncGenerator):
                     await parts.aclose()
+            if self._takes_no_text:
+                return
         await self.end()
 
     async def report_playback(self, played_samples: int) -> None:
@@ -424,13 +474,16 @@ class Speech:
         if self._text is not None and self.errors:
             raise self.errors[0]  # not fatal, but the speech is incomplete
 
-    async def read(self) -> bytes:
+    async def read(self) -> Recording:
         """Read all audio to the end. Raises the same as iterating.
 
         Returns:
-            The joined chunks: a whole recording, except for Opus, whose packet boundaries are lost.
+            The joined chunks: a whole recording, which a notebook plays, except for Opus, whose
+            packet boundaries are lost.
         """
-        return b"".join([chunk.data async for chunk in self])
+        data = b"".join([chunk.data async for chunk in self])
+        rate = 0 if self.started is None else self.started.sample_rate
+        return Recording(data, self.encoding, rate)
 
     @property
     def sample_rate(self) -> int:
@@ -470,7 +523,8 @@ class Speech:
         await self._send_cancel(None)
 
     def _on_created(self, handle: int, warning: str | None) -> None:
-        self._handle, self.warning = handle, warning
+        self._handle = handle
+        self.warning = warning
         self._answered.set()
 
     def _on_audio(self, data: bytes, header: wire.AudioHeader, arrived_s: float) -> None:
@@ -537,6 +591,11 @@ class Speech:
         """Raise RuntimeError before the context exists: the server would answer to nobody."""
         if not self._entered:
             raise RuntimeError("open the speech first: async with client.speak(...) as speech")
+
+    @property
+    def _takes_no_text(self) -> bool:
+        """Whether the speech is over or was cancelled, so that later text would be refused."""
+        return self._over.is_set() or self._cancelling is not None
 
     async def _feed_given(self, text: str | AsyncIterable[str]) -> None:
         """Feed the text given to ``speak``. A cancellation that comes from its iterator, such as

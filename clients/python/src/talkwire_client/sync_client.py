@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 from talkwire_client import protocol as wire
-from talkwire_client.audio import AudioChunk
+from talkwire_client.audio import AudioChunk, Recording
 from talkwire_client.client import DEFAULT_URL, Client
 from talkwire_client.errors import ConnectionLostError, ServerError
 from talkwire_client.speech import OnWords, Speech, SpeechOptions
@@ -59,6 +59,9 @@ class SyncClient:
         )
         self._loop = _LoopThread()
         self._closing = threading.RLock()
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<", "<Sync", 1)
 
     def __enter__(self) -> Self:
         self.connect()
@@ -121,8 +124,8 @@ class SyncClient:
             ValueError: There is no such encoding, a text is not Unicode, or the id is not one.
         """
         parts = text if isinstance(text, str | None) else _iterate_in_thread(text)
-        told = None if on_words is None else _raising_errors_only(on_words)
-        return SyncSpeech(self._loop, self._client.speak(parts, on_words=told, **options))
+        callback = None if on_words is None else _raising_errors_only(on_words)
+        return SyncSpeech(self._loop, self._client.speak(parts, on_words=callback, **options))
 
     def ping(self) -> float:
         """Measure the round trip of a WebSocket ping, in seconds."""
@@ -137,9 +140,13 @@ class SyncSpeech:
     """
 
     def __init__(self, loop: _LoopThread, speech: Speech) -> None:
-        self._loop, self._speech = loop, speech
+        self._loop = loop
+        self._speech = speech
         self.context_id = speech.context_id
         self.encoding = speech.encoding
+
+    def __repr__(self) -> str:
+        return repr(self._speech).replace("<", "<Sync", 1)
 
     def __enter__(self) -> Self:
         self._loop.run(self._speech.__aenter__())
@@ -188,8 +195,8 @@ class SyncSpeech:
         while (chunk := self._loop.run(_next(chunks))) is not None:
             yield chunk
 
-    def read(self) -> bytes:
-        """Read all audio to the end."""
+    def read(self) -> Recording:
+        """Read all audio to the end; a notebook plays it."""
         return self._loop.run(self._speech.read())
 
     @property
@@ -206,6 +213,11 @@ class SyncSpeech:
     def warning(self) -> str | None:
         """The server's warning: why the speech will be worse than possible."""
         return self._speech.warning
+
+    @property
+    def markup_warnings(self) -> list[wire.ContextWarning]:
+        """What of the text's markup had no effect so far, and why."""
+        return list(self._speech.markup_warnings)
 
     @property
     def started(self) -> wire.AudioStarted | None:
@@ -337,7 +349,7 @@ async def _iterate_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
 
     def put(part: tuple[T] | Exception | None) -> None:
         if abandoned.is_set():
-            return  # there may be no room, and none will be made
+            return  # there may be no room, and there will be none
         work = parts.put(part)
         try:
             asyncio.run_coroutine_threadsafe(work, loop).result()

@@ -12,7 +12,7 @@ from streaming.spec import Samples
 from tests.service.dialects.vendor_talk import VendorTalk, vendor
 from tests.service.live import Gateway
 
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 ONE, TWO = "A sentence to say.", "And a second one, which is longer than the first."
 
 
@@ -70,10 +70,10 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"output_format": {**RAW, "encoding": "mp3"}}, 400, "invalid_message"),
     ({"output_format": {**RAW, "sample_rate": 12345}}, 400, "unsupported"),
     ({"generation_config": {"speed": 9}}, 400, "invalid_message"),
-    ({"generation_config": {"volume": 2}}, 400, "unsupported"),
-    ({"generation_config": {"emotion": "happy"}}, 400, "unsupported"),
+    ({"generation_config": {"volume": 2.5}}, 400, "invalid_message"),
+    ({"generation_config": {"emotion": ["happy"]}}, 400, "invalid_message"),
     ({"speed": "fast"}, 400, "unsupported"),
-    ({"pronunciation_dict_id": "x"}, 400, "unsupported"),
+    ({"pronunciation_dict_id": "x"}, 404, "unknown_pronunciations"),
     ({"add_phoneme_timestamps": True}, 400, "unsupported"),
     ({"max_buffer_delay_ms": 6000}, 400, "invalid_message"),
     ({"transcript": "x" * 101}, 413, "text_too_long"),

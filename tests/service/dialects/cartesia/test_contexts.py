@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.cartesia import routes as cartesia_context
 from service.transport import websocket as socket
-from talker.fake import FakeTalker
 from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
@@ -49,7 +49,7 @@ async def test_context_with_only_emoji_releases_its_slot(
     async with gateway(context_idle_s=1.0) as server, cartesia(server) as talk:
         await say(talk, "a", "\N{PARTY POPPER}", end=False, max_buffer_delay_ms=0)
         await until(lambda: server.runtime.admission.active)
-        (look,), (context,) = looks, server.runtime.open_contexts
+        (look,), (context,) = looks, server.contexts()
         await until(lambda: context.is_idle)
         touched_at = context.touched_at
         for passed_s in (1.1, 2.4):  # the first may count as a pause of a slow machine
@@ -65,7 +65,7 @@ async def test_context_with_buffered_text_does_not_expire(
     async with gateway(**EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Yes. And a", end=False, max_buffer_delay_ms=5000)
         await talk.until(is_("chunk", "a"))
-        await until(lambda: all(c.has_pending_text for c in server.runtime.open_contexts))
+        await until(lambda: all(c.has_pending_text for c in server.contexts()))
         (look,), now = looks, time.monotonic()
         for passed_s in range(1, 5):  # by the second one the listener has heard everything
             look(now + passed_s)
@@ -140,7 +140,10 @@ async def test_empty_contexts_hold_no_slots() -> None:
             more = {"continue": True, "flush": number % 2 == 0}
             await talk.send(**asking(f"empty-{number}", "", **more))
         await talk.until(is_("flush_done", "empty-598"))
-        assert (server.runtime.admission.active, len(server.runtime.open_contexts)) == (0, 0)
+        assert (server.runtime.admission.active, len(server.runtime.lifecycle.open_contexts)) == (
+            0,
+            0,
+        )
         await say(talk, "a", ONE)
         await talk.until(is_("done", "a"))
         assert talk.sounds["a"] == s16(whole(server, ONE))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
@@ -225,7 +225,7 @@ async def test_engine_failure_ends_only_its_context() -> None:
 
 
 async def test_capacity_errors_name_their_context() -> None:
-    limits = {"max_contexts": 2, "max_contexts_per_session": 2}
+    limits: dict[str, Any] = {"max_contexts": 2, "max_contexts_per_session": 2}
     async with (
         gateway(FakeTalker(**SLOW), **limits) as server,
         cartesia(server) as talk,

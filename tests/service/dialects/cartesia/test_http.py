@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import TIMED_SPEC, FakeTalker
 from streaming.spec import Samples
-from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
 from tests.service.dialects.cartesia.talk import REFUSED as REFUSED_ON_THE_SOCKET
 from tests.service.dialects.vendor_talk import s16
@@ -21,7 +21,7 @@ from tests.service.live import Gateway, gateway
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
 
 
@@ -99,7 +99,7 @@ async def test_mp3_has_requested_sample_rate_and_bit_rate(rate: int, bit_rate: i
 
 
 async def test_events_have_audio_word_timings_and_done() -> None:
-    talker = FakeTalker(frames_per_character=2.0, has_word_timings=True, row_s=0.001)
+    talker = FakeTalker(frames_per_character=2.0, spec=TIMED_SPEC, row_s=0.001)
     async with gateway(talker, **EXACT) as server:
         answer = await post(server, "/tts/sse", add_timestamps=True, context_id="a")
         *events, done = events_of(answer)
@@ -116,7 +116,7 @@ async def test_events_have_audio_word_timings_and_done() -> None:
 
 
 async def test_events_have_no_word_timings_unless_requested() -> None:
-    async with gateway(FakeTalker(has_word_timings=True)) as server:
+    async with gateway(FakeTalker(spec=TIMED_SPEC)) as server:
         events = events_of(await post(server, "/tts/sse"))
         assert {event["type"] for event in events} == {"chunk", "done"}
         assert not any("context_id" in event for event in events)

@@ -5,12 +5,15 @@ The official clients are in tests/official.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
+from talker.families.higgs_v3.prompts import DELIVERY_TAGS, RENDERING
+from tests.service.contexts.recording_talker import RecordingTalker
 from tests.service.dialects.cartesia.talk import (
     EXACT,
     ONE,
@@ -26,7 +29,7 @@ from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.live import gateway
 
 #: The longest delay, so that incomplete text waits for the context's end.
-NO_HURRY = {"max_buffer_delay_ms": 5000}
+NO_HURRY: dict[str, Any] = {"max_buffer_delay_ms": 5000}
 
 
 async def test_request_without_continue_is_whole_context() -> None:
@@ -160,6 +163,41 @@ async def test_generation_config_speed_changes_duration() -> None:
         await talk.send(**asking("a", ONE, generation_config=config, speed="normal"))
         await talk.until(is_("done", "a"))
         assert len(talk.pcm("a")) == pytest.approx(len(server.whole(ONE)) / 1.25, abs=2)
+
+
+async def test_generation_config_volume_and_emotion_apply_to_every_turn() -> None:
+    talker = RecordingTalker()
+    talker.spec = replace(talker.spec, rendering=RENDERING, delivery_tags=DELIVERY_TAGS)
+    config = {"volume": 0.5, "emotion": "excited"}
+    async with gateway(talker, **EXACT) as server, cartesia(server) as talk:
+        talker.spoken.clear()
+        for text in (ONE, f"<volume ratio='1.5'>{TWO}</volume> {ONE}"):
+            await talk.send(
+                **asking("a", text, generation_config=config, flush=True, **{"continue": True})
+            )
+        await talk.send(**asking("a", "", generation_config=config))
+        await talk.until(is_("done", "a"))
+        mark = "<|emotion:enthusiasm|>"
+        said = " ".join(delivery + text for delivery, text in talker.spoken)
+        assert said.split() == f"{mark}{ONE} {mark}{TWO} {mark}{ONE}".split()
+        assert np.abs(talk.pcm("a")).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("emotion", "warnings"),
+    [
+        ("excited", ["The voice has no emotion 'excited'; it is left out."]),
+        ("neutral", []),
+        ("Neutral", []),
+    ],
+)
+async def test_emotion_that_the_voice_lacks_is_told(emotion: str, warnings: list[str]) -> None:
+    async with gateway(**EXACT) as server, cartesia(server) as talk:
+        await talk.send(**asking("a", ONE, generation_config={"emotion": emotion}))
+        await talk.until(is_("done", "a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+        told = [message["warning"] for message in talk.messages if message.get("warning")]
+        assert told == warnings
 
 
 async def test_word_timestamps_match_audio() -> None:

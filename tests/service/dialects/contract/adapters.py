@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
+from streaming.errors import ErrorCode
+from tests.service.dialects.wyoming.talk import WyomingTalk, talking
 from tests.service.memory import Exchange, MemorySocket, Refused, Served
 
+#: Codes of errors; other codes of warnings are kinds of markup.
+_ERRORS = frozenset(ErrorCode)
 _RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
 _EL = "/v1/text-to-speech/default"
 
@@ -43,6 +49,7 @@ class SocketProtocol:
         nonsense: Invalid messages.
         survives: Whether the socket stays open after an invalid message.
         opening: Messages before the first turn.
+        has_halves: Whether a text can hold half of a surrogate pair, which JSON escapes.
     """
 
     name: str
@@ -53,6 +60,7 @@ class SocketProtocol:
     nonsense: tuple[Any, ...]
     survives: bool
     opening: tuple[Any, ...] = ()
+    has_halves: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,14 @@ class HttpProtocol:
     address: str
     body: Callable[[str], dict[str, Any]]
     read: Callable[[bytes], bytes] = bytes
+
+
+@dataclass(frozen=True)
+class TcpProtocol:
+    """A protocol on a TCP connection of its own, Wyoming."""
+
+    name: str
+    address: str
 
 
 def _native(message: Any) -> Heard:
@@ -81,6 +97,22 @@ def _elevenlabs(message: Any) -> Heard:
     return End() if message.get("isFinal") else None
 
 
+def _dialogue(message: Any) -> Heard:
+    if "audio" in message:
+        return base64.b64decode(message["audio"])
+    if "error" in message:
+        return End(message["error"])
+    return End() if message.get("is_final") else None
+
+
+def _dialogue_turn(text: str, **context: str) -> list[Any]:
+    return [
+        {**context, "voices": ["default"]},
+        {**context, "inputs": [{"text": text, "voice_id": "default"}]},
+        {**context, "flush": True},
+    ]
+
+
 def _cartesia(message: Any) -> Heard:
     if message["type"] == "chunk":
         return base64.b64decode(message["data"])
@@ -92,11 +124,18 @@ def _cartesia(message: Any) -> Heard:
 def _deepgram(message: Any) -> Heard:
     if isinstance(message, bytes):
         return message
-    if message.get("code") == "DRAINING":
-        return None  # a warning: the turn goes on
+    code = message.get("code", "").lower()
+    if message["type"] == "Warning" and (code == "draining" or code not in _ERRORS):
+        return None  # of the server, or of markup: the turn goes on
     if message["type"] in ("Error", "Warning"):
-        return End(message["code"].lower())
+        return End(code)
     return End() if message["type"] in ("Flushed", "Cleared") else None
+
+
+def _flux(message: Any) -> Heard:
+    if isinstance(message, bytes) or message["type"] in ("Warning", "Error"):
+        return _deepgram(message)
+    return End() if message["type"] in ("SpeechMetadata", "SpeechInterrupted") else None
 
 
 def _vllm_omni(message: Any) -> Heard:
@@ -105,6 +144,27 @@ def _vllm_omni(message: Any) -> Heard:
     if message["type"] == "error":
         return End(message["code"])
     return End() if message["type"] == "session.done" else None
+
+
+def _livekit(message: Any) -> Heard:
+    if message["type"] == "output_audio":
+        return base64.b64decode(message["audio"])
+    if message["type"] == "error":
+        return End(message["code"])
+    return End() if message["type"] == "done" else None
+
+
+def _fish(message: bytes) -> Heard:
+    said = msgspec.msgpack.decode(message)
+    if said["event"] == "audio":
+        return bytes(said["audio"])
+    return End(said.get("code"))
+
+
+def _fish_event(event: Any, **fields: Any) -> bytes:
+    if isinstance(text := fields.get("text"), str):  # as encoders of UTF-8 do
+        fields["text"] = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return msgspec.msgpack.encode({"event": event, **fields})
 
 
 def _cartesia_turn(text: str) -> list[Any]:
@@ -150,6 +210,26 @@ SOCKETS = (
         survives=False,
     ),
     SocketProtocol(
+        "elevenlabs",
+        "/v1/text-to-dialogue/multi-stream-input?output_format=pcm_24000",
+        lambda text: [
+            *_dialogue_turn(text, context_id="c"), {"context_id": "c", "close_context": True},
+        ],
+        _dialogue,
+        ({"context_id": "c", "close_context": True},),
+        ("{", "[]", {"inputs": 5}, {"context_id": "c", "voices": []}, b"bytes"),
+        survives=False,
+    ),
+    SocketProtocol(
+        "elevenlabs",
+        "/v1/text-to-dialogue/stream-input?output_format=pcm_24000",
+        lambda text: [*_dialogue_turn(text), {"close_socket": True}],
+        _dialogue,
+        (),
+        ("{", "[]", {"inputs": 5}, {"voices": "default"}, b"bytes"),
+        survives=False,
+    ),
+    SocketProtocol(
         "cartesia",
         "/tts/websocket",
         _cartesia_turn,
@@ -166,6 +246,54 @@ SOCKETS = (
         ({"type": "Clear"},),
         ("{", "[]", {"type": "nothing"}, {"type": "Speak", "text": 5}, b"bytes"),
         survives=False,
+    ),
+    SocketProtocol(
+        "deepgram",
+        "/v2/speak?encoding=linear16&sample_rate=24000",
+        lambda text: [{"type": "Speak", "text": text}, {"type": "Flush"}],
+        _flux,
+        ({"type": "Interrupt"},),
+        (
+            "{",
+            "[]",
+            {"type": "nothing"},
+            {"type": "Speak", "text": 5},
+            {"type": "Interrupt", "playback_offset": 5},
+        ),
+        survives=False,
+    ),
+    SocketProtocol(
+        "fish",
+        "/v1/tts/live",
+        lambda text: [
+            _fish_event("start", request={"text": "", "format": "pcm", "sample_rate": 24000}),
+            _fish_event("text", text=text),
+            _fish_event("flush"),
+            _fish_event("stop"),
+        ],
+        _fish,
+        (),
+        (
+            "{}", b"", b"bytes", msgspec.msgpack.encode([]), _fish_event("nothing"), _fish_event(5),
+            _fish_event("text", text=5),
+        ),
+        survives=False,
+        has_halves=False,
+    ),
+    SocketProtocol(
+        "livekit",
+        "/tts",
+        lambda text: [
+            {"type": "input_transcript", "transcript": text}, {"type": "session.flush"},
+        ],
+        _livekit,
+        (),
+        (
+            "{", "[]", {"type": "nothing"}, {"type": 5},
+            {"type": "input_transcript", "transcript": 5}, b"bytes",
+        ),
+        survives=False,
+        opening=({"type": "session.create", "sample_rate": "24000", "extra": {}},),
     ),
     SocketProtocol(
         "vllm-omni",
@@ -209,6 +337,11 @@ HTTP = (
         "elevenlabs", f"{_EL}/stream?output_format=pcm_24000", lambda text: {"text": text}
     ),
     HttpProtocol(
+        "elevenlabs",
+        "/v1/text-to-dialogue/stream?output_format=pcm_24000",
+        lambda text: {"inputs": [{"text": text, "voice_id": "default"}]},
+    ),
+    HttpProtocol(
         "cartesia",
         "/tts/bytes",
         lambda text: {"transcript": text, "voice": "default", "output_format": _RAW},
@@ -224,13 +357,27 @@ HTTP = (
         "/v1/speak?encoding=linear16&container=none&sample_rate=24000",
         lambda text: {"text": text},
     ),
+    HttpProtocol(
+        "deepgram",
+        "/v2/speak?encoding=linear16&container=none&sample_rate=24000",
+        lambda text: {"text": text},
+    ),
+    HttpProtocol(
+        "vapi",
+        "/v1/vapi",
+        lambda text: {"message": {"type": "voice-request", "text": text, "sampleRate": 24000}},
+    ),
+    HttpProtocol(
+        "fish", "/v1/tts", lambda text: {"text": text, "format": "pcm", "sample_rate": 24000}
+    ),
 )
-Protocol = SocketProtocol | HttpProtocol
+Protocol = SocketProtocol | HttpProtocol | TcpProtocol
+WYOMING = TcpProtocol("wyoming", "tcp")
 PROTOCOLS: dict[str, Protocol] = {
     f"{'socket' if isinstance(one, SocketProtocol) else 'http'} {one.address.partition('?')[0]}"
     + ("?events" if one.address.endswith("?events") else ""): one
     for one in (*SOCKETS, *HTTP)
-}
+} | {"wyoming": WYOMING}
 
 
 class Turn:
@@ -314,6 +461,30 @@ class HttpTurn(Turn):
         self._exchange.reading.set()
 
 
+class WyomingTurn(Turn):
+    """See Turn."""
+
+    def __init__(self, talk: WyomingTalk) -> None:
+        self._talk = talk
+
+    async def hear(self) -> bytes | End:
+        while (event := await self._talk.next()) is not None:
+            match event.type:
+                case "audio-chunk":
+                    return event.payload
+                case "audio-stop":
+                    return End()
+                case "error":
+                    return End(event.data["code"])
+        return End("closed")
+
+    def pause(self) -> None:
+        self._talk.pause()
+
+    def resume(self) -> None:
+        self._talk.resume()
+
+
 def code_of(body: Mapping[str, Any]) -> str:
     """Return the code of an error in any vendor's format."""
     inner = body.get("error", body.get("detail", body))
@@ -323,6 +494,11 @@ def code_of(body: Mapping[str, Any]) -> str:
 @contextlib.asynccontextmanager
 async def turn(served: Served, protocol: Protocol, text: str) -> AsyncIterator[Turn]:
     """Speak a text. A refused handshake is the turn's end."""
+    if isinstance(protocol, TcpProtocol):
+        async with talking(served.runtime) as talk:
+            talk.send("synthesize", text=text)
+            yield WyomingTurn(talk)
+        return
     if isinstance(protocol, HttpProtocol):
         async with served.request(protocol.address, protocol.body(text)) as exchange:
             yield HttpTurn(protocol, exchange)

@@ -8,8 +8,8 @@ import json
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.errors import BackendError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
 from tests.service.dialects.vendor_talk import s16
 from tests.service.live import gateway
@@ -110,7 +110,7 @@ async def test_drain_lets_turn_finish() -> None:
         await talk.send("Speak", text=TEXTS[1])
         await talk.send("Flush")
         await talk.hear()
-        draining = asyncio.create_task(server.runtime.drain())
+        draining = asyncio.create_task(server.runtime.lifecycle.drain())
         warning = await talk.next()
         assert (warning["type"], warning["code"]) == ("Warning", "DRAINING")
         assert (await talk.next())["type"] == "Flushed"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from tests.service.audio.audio_signal import decoded_file, stretched
 from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.dialects.deepgram.talk import EXACT, TEXTS, post
@@ -21,6 +23,7 @@ async def test_speech_is_mp3_by_default() -> None:
         assert answer.headers["dg-char-count"] == str(len(TEXTS[0]))
         assert len(answer.headers["dg-request-id"]) == 32
         assert answer.headers["dg-model-name"] == "default"
+        assert uuid.UUID(answer.headers["dg-model-uuid"]).version == 5
         got, rate = decoded(answer.content)
         want = server.whole(TEXTS[0])
         assert rate == 22_050
@@ -73,6 +76,10 @@ async def test_speech_without_container_is_raw_samples() -> None:
         ("encoding=mp3&container=wav", {}, 400, "UNSUPPORTED"),
         ("encoding=mp3&bit_rate=31000", {}, 400, "UNSUPPORTED"),
         ("model=nobody", {}, 400, "UNKNOWN_VOICE"),
+        ("", {"text": "x", "model": "nobody"}, 400, "UNKNOWN_VOICE"),
+        ("", {"text": "x", "voice": "nobody"}, 400, "UNKNOWN_VOICE"),
+        ("model=nobody", {"text": "x", "voice": "default"}, 400, "UNKNOWN_VOICE"),
+        ("", {"text": "x", "voice": 1}, 400, "INVALID_MESSAGE"),
         ("callback=x", {}, 400, "UNSUPPORTED"),
         ("speed=0.1", {}, 400, "INVALID_PARAMETER"),
     ],
@@ -87,6 +94,19 @@ async def test_invalid_request_is_refused(
         assert error["err_msg"] == answer.headers["dg-error"]
         assert error["request_id"] == answer.headers["x-request-id"]
         await server.until_free()
+
+
+@pytest.mark.parametrize("body", [{"voice": "anna"}, {"model": "anna"}, {"model": None}])
+async def test_voice_in_body_counts_if_query_names_none(body: dict[str, Any]) -> None:
+    """Piper's HTTP server takes it there, and so do its clients."""
+    talker = FakeTalker()
+    talker.voices = ("default", "anna")
+    async with gateway(talker, **EXACT) as server:
+        answer = await post(server, "encoding=linear16", text="Hello.", **body)
+        voice = next(filter(None, body.values()), "default")
+        assert (answer.status_code, answer.headers["dg-model-name"]) == (200, voice)
+        answer = await post(server, "encoding=linear16&model=default", text="Hello.", **body)
+        assert answer.headers["dg-model-name"] == "default"
 
 
 async def test_model_name_header_replaces_unsafe_characters() -> None:

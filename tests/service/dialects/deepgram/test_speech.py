@@ -7,9 +7,9 @@ import asyncio
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.audio.filters import Resampler
-from service.dialects.deepgram import joined
-from talker.fake import FakeTalker
+from service.dialects.deepgram.aura import joined
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.deepgram.talk import EXACT, SLOW, TEXTS, speaking
 from tests.service.dialects.vendor_talk import s16

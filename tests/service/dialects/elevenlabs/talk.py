@@ -14,7 +14,7 @@ from streaming.word_timing import WordTiming
 from tests.service.dialects.vendor_talk import VendorTalk, vendor
 from tests.service.live import Gateway
 
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 ONE, TWO = "A sentence to say.", "And a second one, which is longer than the first."
 MULTI, SINGLE = "multi-stream-input", "stream-input"
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from typing import Any
 
-from talker.fake import FakeTalker
+import pytest
+
+from loadtest.fakes.talker import FakeTalker
+from service.contexts.driver import ContextDriver
+from service.dialects.elevenlabs import streams
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
@@ -19,12 +24,18 @@ from tests.service.dialects.elevenlabs.talk import (
     whole,
 )
 from tests.service.dialects.vendor_talk import VendorTalk, s16
-from tests.service.live import gateway, most_rows
+from tests.service.live import Gateway, gateway, most_rows, until
 from tests.service.memory import served
 
 
 async def until_heard(talk: VendorTalk, context: str) -> None:
     await talk.until(lambda message: message.get("audio") and message["contextId"] == context)
+
+
+async def opened(server: Gateway) -> list[ContextDriver]:
+    """Wait for a context, and return all."""
+    await until(lambda: bool(server.runtime.lifecycle.open_contexts))
+    return server.contexts()
 
 
 async def test_close_context_after_flush_speaks_to_end() -> None:
@@ -106,6 +117,140 @@ async def test_close_context_with_unflushed_text_interrupts() -> None:
         assert len(talk.sounds.get("a", b"")) < len(s16(server.whole(ONE)))
 
 
+async def test_late_close_context_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bolna flushes each sentence, and closes the context once to interrupt it."""
+    monkeypatch.setattr(streams, "_END_OF_TURN_S", 0.0)  # so much time passes
+    async with gateway(FakeTalker(**SLOW)) as server, multi(server) as talk:
+        await talk.send(text=ONE, context_id="a", flush=True)
+        await talk.send(text=TWO, context_id="a", flush=True)
+        await until_heard(talk, "a")
+        await talk.send(close_context=True, context_id="a")
+        await talk.until(is_final("a"))
+        await server.until_free()
+        assert len(talk.sounds["a"]) < len(s16(whole(server, ONE, TWO))) / 2
+
+
+async def test_late_close_context_after_speech_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_END_OF_TURN_S", 0.0)
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        await talk.send(text=ONE, context_id="a", flush=True)
+        (context,) = await opened(server)
+        await until(lambda: context.is_idle)
+        await talk.send(close_context=True, context_id="a")
+        await talk.until(is_final("a"))
+        assert talk.sounds["a"] == s16(server.whole(ONE))
+
+
+async def end_as_livekit(talk: VendorTalk, context: str) -> None:
+    await talk.send(text="", context_id=context, flush=True)
+    await talk.send(context_id=context, close_context=True)
+
+
+async def test_next_context_of_livekit_takes_slot_of_passed_turn() -> None:
+    """Each of the turns needs the server's only slot."""
+    talker = FakeTalker(**SLOW)
+    only_one: dict[str, Any] = {"admission": "fixed", "max_contexts": 1, **EXACT}
+    async with gateway(talker, **only_one) as server, multi(server, auto_mode="true") as talk:
+        for number in range(12):
+            await open_context(talk, f"c{number}", ONE, TWO)
+            await until_heard(talk, f"c{number}")
+            await end_as_livekit(talk, f"c{number}")
+        await open_context(talk, "last", "Yes.")
+        await end_as_livekit(talk, "last")
+        await talk.until(is_final("last"))
+        await server.until_free()
+        finals = [message["contextId"] for message in talk.messages if message.get("isFinal")]
+        assert finals == [*(f"c{number}" for number in range(12)), "last"]
+        assert not any("error" in message for message in talk.messages)
+        assert talk.sounds["last"] == s16(server.whole("Yes."))
+        assert all(
+            len(talk.sounds[f"c{number}"]) < len(s16(whole(server, ONE, TWO))) / 2
+            for number in range(12)
+        )
+
+
+async def test_passed_turns_of_livekit_make_room_on_their_socket() -> None:
+    """A socket has ten contexts at most."""
+    talker = FakeTalker(**SLOW)
+    async with gateway(talker, admission="fixed", max_contexts=50) as server, multi(server) as talk:
+        for number in range(25):
+            await open_context(talk, f"c{number}", ONE)
+            await end_as_livekit(talk, f"c{number}")
+        await until_heard(talk, "c24")
+        assert not any("error" in message for message in talk.messages)
+        assert server.runtime.admission.active <= streams.MAX_ALL
+
+
+async def test_queued_speech_of_livekit_is_heard_to_its_end() -> None:
+    """LiveKit requests a queued speech while an earlier one is heard, like one after a barge-in."""
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        for context, text in (("a", TWO), ("b", ONE), ("c", TWO)):
+            await open_context(talk, context, text)
+            await end_as_livekit(talk, context)
+        for context, text in (("a", TWO), ("b", ONE), ("c", TWO)):
+            if not any(is_final(context)(message) for message in talk.messages):
+                await talk.until(is_final(context))
+            assert talk.sounds[context] == s16(server.whole(text))
+
+
+async def test_passed_turn_of_livekit_does_not_speak_on_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_PASSED_S", 0.0)
+    async with gateway(FakeTalker(**SLOW)) as server, multi(server) as talk:
+        await open_context(talk, "a", ONE, TWO)
+        await end_as_livekit(talk, "a")
+        await until_heard(talk, "a")
+        await open_context(talk, "b", "Half a")
+        await talk.until(is_final("a"))
+        assert len(talk.sounds["a"]) < len(s16(whole(server, ONE, TWO))) / 2
+
+
+async def test_next_context_does_not_interrupt_turn_that_pipecat_ended() -> None:
+    """Pipecat opens the context of the next speech while one is heard."""
+    talker = FakeTalker(row_s=0.001)
+    async with gateway(talker, **EXACT) as server, multi(server, auto_mode="true") as talk:
+        for context in ("a", "b", "c"):
+            await open_context(talk, context, TWO)
+            await finish(talk, context)
+        for context in ("a", "b", "c"):
+            if not any(is_final(context)(message) for message in talk.messages):
+                await talk.until(is_final(context))
+            assert talk.sounds[context] == s16(server.whole(TWO))
+
+
+async def test_end_of_livekits_turn_passes_earlier_one_that_was_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LiveKit closes an interrupted turn of incomplete text like one that is complete."""
+    monkeypatch.setattr(streams, "_PASSED_S", 0.0)
+    async with gateway(FakeTalker(**SLOW), **EXACT) as server, multi(server) as talk:
+        await talk.send(text=TWO, context_id="a", flush=True)
+        await until_heard(talk, "a")
+        await talk.send(context_id="a", close_context=True)
+        await open_context(talk, "b", "Yes.")
+        await end_as_livekit(talk, "b")
+        await talk.until(is_final("a"))
+        if not any(is_final("b")(message) for message in talk.messages):
+            await talk.until(is_final("b"))
+        assert len(talk.sounds["a"]) < len(s16(server.whole(TWO))) / 2
+        assert talk.sounds["b"] == s16(server.whole("Yes."))
+
+
+async def test_next_context_does_not_interrupt_open_context_of_livekit() -> None:
+    async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
+        await open_context(talk, "a", ONE)
+        await end_as_livekit(talk, "a")
+        await talk.until(is_final("a"))
+        await open_context(talk, "b", ONE)
+        await open_context(talk, "c", TWO)
+        await end_as_livekit(talk, "c")
+        await talk.until(is_final("c"))
+        await end_as_livekit(talk, "b")
+        await talk.until(is_final("b"))
+        assert talk.sounds["b"] == s16(server.whole(ONE))
+
+
 async def test_closed_context_refuses_text_and_continues() -> None:
     async with gateway(FakeTalker(row_s=0.001), **EXACT) as server, multi(server) as talk:
         await open_context(talk, "a", ONE)
@@ -130,7 +275,7 @@ async def test_closed_context_accepts_keep_alives() -> None:
 
 
 async def test_generation_is_limited_by_lead() -> None:
-    """LiveKit's plugin interrupts without a message: it only stops listening."""
+    """Between an interruption and its next turn, LiveKit's plugin sends nothing."""
     talker = FakeTalker(row_s=0.0005, frames_per_character=25)
     async with gateway(talker, default_lead_ms=500) as server, multi(server) as talk:
         made, begun_at = server.talker.rows_made, time.monotonic()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     MULTI,
@@ -117,12 +117,12 @@ async def test_turn_without_speakable_text_ends_without_error(texts: tuple[str, 
         await server.until_free()
 
 
-async def test_pronunciation_dictionaries_are_refused() -> None:
+async def test_unknown_pronunciation_dictionaries_are_refused() -> None:
     locators = [{"pronunciation_dictionary_id": "x", "version_id": "y"}]
     async with gateway() as server, multi(server) as talk:
         await talk.send(text=" ", context_id="a", pronunciation_dictionary_locators=locators)
         error = await talk.next()
-        assert (error["error"], error["contextId"]) == ("unsupported", "a")
+        assert (error["error"], error["contextId"]) == ("unknown_pronunciations", "a")
         assert await talk.next() == {"isFinal": True, "contextId": "a"}
 
 

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import wave
+from contextlib import aclosing
 from typing import Any
 
 import av
@@ -14,8 +15,9 @@ import httpx
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
+from streaming.ports import RowDemand, RowGenerator, SpeechRequest
 from streaming.spec import Samples
-from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded
 from tests.service.dialects.elevenlabs.talk import MP3_DELAY_MS, check_words
 from tests.service.dialects.vendor_talk import s16, speaking
@@ -23,7 +25,7 @@ from tests.service.live import Gateway, gateway
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 PLAIN = ("", "/stream")
 TIMED = ("/with-timestamps", "/stream/with-timestamps")
 ALL = (*PLAIN, *TIMED)
@@ -174,8 +176,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"seed": -1}, 422, "invalid_message", "seed"),
     (
         {"pronunciation_dictionary_locators": [{"pronunciation_dictionary_id": "x"}]},
-        400,
-        "unsupported",
+        404,
+        "unknown_pronunciations",
         "pronunciation_dictionary_locators",
     ),
     ({"audio_effects": {"x": 1}}, 400, "unsupported", "audio_effects"),
@@ -210,15 +212,52 @@ async def test_unavailable_server_answers_429_or_503() -> None:
         assert int(answer.headers["retry-after"]) >= 1
 
 
+class FailsOnceHeard(FakeTalker):
+    """Fails only after ``is_heard``, with most of its rows before that."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.is_heard = asyncio.Event()
+        self.is_heard.set()  # for the warm-up
+
+    async def generate(self, request: SpeechRequest) -> RowGenerator:
+        rows = 0
+        demand: RowDemand | None = None
+        async with aclosing(super().generate(request)) as pieces:
+            while True:
+                try:
+                    piece = await pieces.asend(demand)
+                except StopAsyncIteration:
+                    return
+                rows += len(piece.rows)
+                demand = yield piece
+                if rows > self.fail_after - 5:
+                    await self.is_heard.wait()
+
+
+async def listen(server: Gateway, path: str, is_heard: asyncio.Event) -> None:
+    """Read the body of a speech that fails once ``is_heard`` is set, which the first part does."""
+    address = f"{server.http}/v1/text-to-speech/default{path}?output_format=pcm_24000"
+    text = "This will !fail, but only once it is heard."
+    async with (
+        httpx.AsyncClient(timeout=60, headers={"xi-api-key": "any"}) as http,
+        http.stream("POST", address, json={"text": text}) as answer,
+    ):
+        async for _ in answer.aiter_raw():
+            is_heard.set()
+
+
 async def test_early_engine_failure_has_status_and_late_one_aborts_body() -> None:
     async with gateway(FakeTalker(fail_after=0)) as server:
         answer = await post(server, text="This will !fail.")
         assert (answer.status_code, answer.json()["detail"]["code"]) == (500, "engine_failed")
-    talker = FakeTalker(fail_after=40, row_s=0.005)  # long after the first chunk
+    talker = FailsOnceHeard(fail_after=40)
     async with gateway(talker, first_chunk_frames=1) as server:
         for path in (*PLAIN, "/stream/with-timestamps"):
+            talker.is_heard.clear()
             with pytest.raises(httpx.RemoteProtocolError):
-                await post(server, path, text="This will !fail, but only after a while.")
+                await listen(server, path, talker.is_heard)
+        assert talker.is_heard.is_set()
         answer = await post(server, "/with-timestamps", text="This will !fail after a while.")
         assert answer.json()["detail"]["code"] == "engine_failed"
 

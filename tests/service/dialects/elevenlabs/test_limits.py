@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.elevenlabs.request import stream_options
-from talker.fake import FakeTalker
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
@@ -36,8 +36,8 @@ async def test_empty_text_keeps_context_alive(monkeypatch: pytest.MonkeyPatch) -
     looks = take_over_housekeeping(monkeypatch)
     async with gateway(**EXACT) as server, multi(server, inactivity_timeout=2) as talk:
         await open_context(talk, "a", "Half a")
-        await until(lambda: any(c.has_pending_text for c in server.runtime.open_contexts))
-        (context,), (look,) = server.runtime.open_contexts, looks
+        await until(lambda: any(c.has_pending_text for c in server.contexts()))
+        (context,), (look,) = server.contexts(), looks
         for _ in range(3):
             touched_at = context.touched_at = context.touched_at - 1.9  # so much time passes
             await talk.send(text="", context_id="a")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,
     ONE,
@@ -16,7 +19,8 @@ from tests.service.dialects.elevenlabs.talk import (
     whole,
 )
 from tests.service.dialects.vendor_talk import s16
-from tests.service.live import gateway
+from tests.service.housekeeping import take_over_housekeeping
+from tests.service.live import gateway, until
 
 
 async def test_single_stream_ends_and_closes_after_empty_text() -> None:
@@ -84,3 +88,25 @@ async def test_inactive_single_stream_is_closed() -> None:
         assert last["error"] == "idle_timeout"
         assert talk.socket.close_code == 1008
         await server.until_free()
+
+
+async def test_ended_single_stream_may_be_read_for_longer_than_inactivity_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = take_over_housekeeping(monkeypatch)
+    far_ahead: dict[str, Any] = {"default_lead_ms": 10**7, "max_lead_ms": 10**7}
+    async with (
+        gateway(FakeTalker(frames_per_character=20), **EXACT, **far_ahead) as server,
+        single(server, inactivity_timeout=1) as talk,
+    ):
+        talk.socket.transport.pause_reading()
+        await talk.send(text=f"{ONE} {TWO} ")
+        await talk.send(text="")
+        await until(lambda: server.runtime.admission.active)
+        await until(lambda: not server.runtime.admission.active)  # all is in the outbox
+        for later_s in range(4):
+            looks[0](time.monotonic() + later_s)
+        talk.socket.transport.resume_reading()
+        *_, last = await talk.rest()
+        assert last == {"isFinal": True}
+        assert talk.socket.close_code == 1000

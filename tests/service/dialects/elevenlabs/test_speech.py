@@ -9,7 +9,7 @@ import av
 import av.error
 import pytest
 
-from talker.fake import FakeTalker
+from loadtest.fakes.talker import FakeTalker
 from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.dialects.elevenlabs.talk import (
     EXACT,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.dialects.elevenlabs.messages import Aligner
-from service.dialects.elevenlabs.routes import TimedWhole
+from service.dialects.elevenlabs.timed_bodies import TimedWhole
 from streaming.events import Done
 from streaming.report import ContextReport
 from tests.service.dialects.elevenlabs.talk import TEXT, words_in
@@ -24,10 +24,15 @@ def test_timed_whole_encodes_base64_in_pieces(sizes: list[int]) -> None:
     aligner, same = Aligner(), Aligner()
     wording = TimedWhole(aligner, is_wav=False)
     whole, encode, encoded = bytes(i % 251 for i in range(sum(sizes))), base64.b64encode, [0]
+
+    def noted(data: bytes) -> bytes:
+        encoded.append(len(data))
+        return encode(data)
+
     words = words_in(TEXT)
     aligner.append(TEXT)
     same.append(TEXT)
-    with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
+    with patch.object(base64, "b64encode", noted):
         at = 0
         for size in sizes:
             assert wording.audio(whole[at : at + size]) == b""

@@ -14,11 +14,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 import talkwire_client
-from service.audio.factory import MEDIA_TYPES, SAMPLE_RATES
+from loadtest.fakes.talker import FakeTalker
 from service.audio.filters import Resampler
+from service.audio.formats import MEDIA_TYPES, SAMPLE_RATES
 from service.audio.pump import EncoderPump
 from streaming.protocol.binary import AudioHeader
-from talker.fake import FakeTalker
 from tests.service.live import SPEC, Client, Gateway, client, gateway, until
 
 RATE = SPEC.sample_rate
@@ -110,7 +110,7 @@ async def test_opus_packets_and_messages_arrive_in_order(rate: int | None, frame
 
 async def test_python_client_counts_samples_of_opus() -> None:
     async with gateway() as server, talkwire_client.Client(server.url) as talk:
-        options = {"encoding": "opus", "sample_rate": 16_000, "frame_ms": 40}
+        options: dict[str, Any] = {"encoding": "opus", "sample_rate": 16_000, "frame_ms": 40}
         async with talk.speak(TEXTS[0], **options) as speech:
             chunks = [chunk async for chunk in speech]
         assert speech.started is not None
@@ -164,7 +164,7 @@ async def test_cancel_stops_spoken_context_whose_audio_is_in_encoder(
             await talk.create(audio={"encoding": "opus"})
             await talk.send("text.append", context_id="c", text=TEXTS[1])
             await talk.send("context.end", context_id="c")
-            await until(lambda: not server.runtime.open_contexts)  # all is spoken
+            await until(lambda: not server.runtime.lifecycle.open_contexts)  # all is spoken
             await talk.socket.send(json.dumps(end))
             cancelled = await talk.until("context.cancelled")
             assert (cancelled["text_spoken"], cancelled["text_remaining"]) == ("", TEXTS[1])

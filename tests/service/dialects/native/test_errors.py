@@ -10,12 +10,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from loadtest.fakes.talker import FakeTalker
 from service.contexts.driver import ContextDriver
 from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.events import Event, RowsReceived
 from streaming.ports import SpeechRequest
 from streaming.window import DecodeWindow
-from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import Client, client, gateway
 
@@ -33,7 +33,7 @@ BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"context_id": ""}, "invalid_message", "context_id"),
     ({"context_id": 4}, "invalid_message", "context_id"),
     ({"context_id": "x" * 129}, "invalid_message", "context_id"),
-    ({"context_id": "\ud800"}, "invalid_json", None),
+    ({"context_id": "\ud800"}, "invalid_message", "context_id"),
     ({"colour": "red"}, "invalid_message", "colour"),
 ]
 
@@ -55,7 +55,7 @@ async def test_invalid_messages_do_not_affect_open_context() -> None:
     async with gateway(FakeTalker(row_s=0.001)) as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text=TEXT)
-        for message, code in [
+        wrong: list[tuple[str | bytes, str]] = [
             (b"\0\1\2", "invalid_message"),
             ("{", "invalid_json"),
             ("[]", "invalid_message"),
@@ -65,7 +65,8 @@ async def test_invalid_messages_do_not_affect_open_context() -> None:
             ('{"type":"text.append","context_id":"nobody","text":"a"}', "unknown_context"),
             ('{"type":"context.create","context_id":"c"}', "context_exists"),
             ('{"type":"session.configure","framing":"raw"}', "invalid_message"),
-        ]:
+        ]
+        for message, code in wrong:
             await talk.socket.send(message)
             assert (await talk.error())["code"] == code
         await talk.send("context.end", context_id="c")
@@ -76,7 +77,7 @@ async def test_invalid_messages_do_not_affect_open_context() -> None:
         assert np.array_equal(talk.samples(handle), want)
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\N{PARTY POPPER}\N{PARTY POPPER}", "...?!"])
+@pytest.mark.parametrize("text", ["", "   "])
 async def test_unspeakable_text_is_error_of_its_context_only(text: str) -> None:
     async with gateway() as server, client(server.url) as talk:
         await talk.create()

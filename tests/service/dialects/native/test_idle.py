@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.timers import Look
 from service.transport import websocket as socket
-from talker.fake import FakeTalker
 from tests.service.housekeeping import take_over_housekeeping
 from tests.service.live import SPEC, client, gateway
 from tests.service.memory import MemorySocket, served
@@ -21,7 +22,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_context_waiting_for_playback_is_not_idle() -> None:
-    limits = {"context_idle_s": 1.0, "default_lead_ms": 500}
+    limits: dict[str, Any] = {"context_idle_s": 1.0, "default_lead_ms": 500}
     async with gateway(FakeTalker(frames_per_character=4), **limits) as server:
         async with client(server.url) as talk:
             said = await talk.say("Twenty-two characters.")
@@ -50,7 +51,7 @@ async def answer(talk: MemorySocket) -> str:
 
 @pytest.mark.parametrize("has_context", [False, True])
 async def test_pause_of_server_is_no_idle_time(has_context: bool, looks: list[Look]) -> None:
-    limits = {"context_idle_s": 2.0, "session_idle_s": 2.0}
+    limits: dict[str, Any] = {"context_idle_s": 2.0, "session_idle_s": 2.0}
     async with served(**limits) as server, server.socket("/v1/tts/stream") as talk:
         await talk.next()  # session.created
         if has_context:

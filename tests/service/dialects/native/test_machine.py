@@ -11,6 +11,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -48,20 +49,23 @@ TYPES = ("context.create", "text.append", "context.flush", "context.end", "conte
 @contextmanager
 def served() -> Iterator[tuple[Gateway, asyncio.AbstractEventLoop]]:
     """Run a gateway in a separate thread, since the state machine is not a coroutine."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    held: list[Gateway] = []
+    loop, over = asyncio.new_event_loop(), asyncio.Event()
+    started: Future[Gateway] = Future()
 
     async def serve() -> None:
-        async with gateway(max_contexts_per_session=2, max_text_chars=60) as live:
-            held.append(live)
-            ready.set()
-            await over.wait()
+        try:
+            async with gateway(max_contexts_per_session=2, max_text_chars=60) as live:
+                started.set_result(live)
+                await over.wait()
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert ready.wait(PATIENCE_S)
-        yield held[0], loop
+        yield started.result(PATIENCE_S), loop
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join(PATIENCE_S)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.protocol.binary import AudioFlags, AudioHeader
-from talker.fake import FakeTalker
 from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import SPEC, Client, client, gateway, most_rows
 
@@ -197,7 +197,7 @@ async def test_talker_is_limited_by_lead(wish: Any, limits: Any) -> None:
     async with gateway(talker, **limits) as server, client(server.url) as talk:
         made, begun_at = server.talker.rows_made, time.monotonic()
         handle = await talk.create(chunking=EXACT, **wish)
-        await talk.send("text.append", context_id="c", text="Twenty characters.. ")
+        await talk.send("text.append", context_id="c", text="Twenty characters!! ")
         await talk.until("audio.started")
         await asyncio.sleep(0.5)
         assert server.talker.rows_made - made < most_rows(0.5, begun_at)  # the text has 475 rows
@@ -207,7 +207,7 @@ async def test_talker_is_limited_by_lead(wish: Any, limits: Any) -> None:
             if isinstance(message, AudioHeader):  # a listener that plays without delay
                 played = message.sample_offset + len(talk.audio[handle][-1][1]) // 4
                 await talk.send("playback", context_id="c", played_samples=played)
-        assert np.array_equal(talk.samples(handle), server.whole("Twenty characters.."))
+        assert np.array_equal(talk.samples(handle), server.whole("Twenty characters!!"))
 
 
 async def test_disconnect_frees_talker_and_codec() -> None:

@@ -11,7 +11,7 @@ from tests.service.live import SPEC
 
 TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
-EXACT = {"lookahead_frames": SPEC.right_frames}
+EXACT: dict[str, Any] = {"lookahead_frames": SPEC.right_frames}
 
 
 async def get(url: str) -> httpx.Response:

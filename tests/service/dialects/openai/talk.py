@@ -17,7 +17,7 @@ TEXT = "A sentence to say. And a second one, which is longer than the first."
 SENTENCES = ("A sentence to say.", "And a second one, which is longer than the first.")
 
 #: With this lookahead, streamed audio equals whole audio for chunks of any length.
-EXACT = {"first_lookahead_frames": 3, "lookahead_frames": 3}
+EXACT: dict[str, Any] = {"first_lookahead_frames": 3, "lookahead_frames": 3}
 
 SPEAK: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
 

@@ -16,13 +16,13 @@ import av
 import httpx
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.admission import Lease
 from service.auth.caller import Caller
 from service.dialects.openai import batch
 from service.dialects.openai.batch import BatchBody, BatchItem
 from service.dialects.openai.request import SpeechBody
 from streaming.errors import BackendError, CapacityError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.dialects.vendor_talk import s16
@@ -110,8 +110,13 @@ async def test_flac_item_has_duration_in_header() -> None:
 async def test_batch_audio_is_encoded_to_base64_in_pieces() -> None:
     """A single call for a long item would block the event loop for some tenths of a second."""
     encode, encoded = base64.b64encode, list[int]()
+
+    def noted(data: bytes) -> bytes:
+        encoded.append(len(data))
+        return encode(data)
+
     async with gateway() as server:
-        with patch.object(base64, "b64encode", lambda b: encoded.append(len(b)) or encode(b)):
+        with patch.object(base64, "b64encode", noted):
             text = BATCH_TEXTS[1] * 40
             body = (
                 await post_batch(server, {"items": batch_items(text), "response_format": "pcm"})
@@ -207,7 +212,11 @@ async def test_batch_without_valid_item_needs_no_slot() -> None:
 async def test_invalid_batch_is_refused_with_status(
     body: dict[str, Any], status: int, code: str, param: str
 ) -> None:
-    settings = {"max_batch_items": 4, "max_text_chars": 100, "unknown_fields": "refuse"}
+    settings: dict[str, Any] = {
+        "max_batch_items": 4,
+        "max_text_chars": 100,
+        "unknown_fields": "refuse",
+    }
     async with gateway(**settings) as server:
         answer = await post_batch(server, body)
         error = answer.json()["error"]
@@ -225,7 +234,7 @@ async def test_full_server_refuses_batch() -> None:
 @pytest.mark.parametrize(("at_once", "places"), [(2, 16), (4, 3), (4, 1)])
 async def test_batch_concurrency_is_limited_by_setting_and_slots(at_once: int, places: int) -> None:
     """If there are fewer slots than the setting allows, items wait for them."""
-    settings = {"max_batch_contexts": at_once, "max_contexts": places}
+    settings: dict[str, Any] = {"max_batch_contexts": at_once, "max_contexts": places}
     async with gateway(FakeTalker(row_s=0.0005), **settings) as server:
         most, done = 0, asyncio.Event()
 
@@ -276,7 +285,7 @@ async def test_disconnect_cancels_whole_batch() -> None:
         counted = server.runtime.metrics.render().decode()
         assert 'tts_contexts_total{outcome="cancelled",protocol="openai"} 4.0' in counted
         async with asyncio.timeout(60):
-            while server.runtime.connections:  # closed shortly after the work ends
+            while server.runtime.lifecycle.connections:  # closed shortly after the work ends
                 await asyncio.sleep(0.005)
         made = server.talker.rows_made
         await asyncio.sleep(0.05)
@@ -289,7 +298,7 @@ async def test_drain_refuses_items_not_yet_started() -> None:
         async with asyncio.timeout(60):
             while not server.talker.outstanding:
                 await asyncio.sleep(0.001)
-        draining = asyncio.create_task(server.runtime.drain())
+        draining = asyncio.create_task(server.runtime.lifecycle.drain())
         body = (await answering).json()
         await draining
         codes = [result.get("code") for result in body["results"]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from typing import Any
 
 import httpx
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.openai import batch
-from talker.fake import FakeTalker
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.live import client, gateway
 
@@ -20,7 +21,7 @@ async def test_batch_item_without_slot_fails_after_timeout(
 ) -> None:
     monkeypatch.setattr(batch, "_SLOT_TIMEOUT_S", 0.3)
     talker = FakeTalker(frames_per_character=10)
-    limits = {"max_contexts": 2, "max_batch_contexts": 2}
+    limits: dict[str, Any] = {"max_contexts": 2, "max_batch_contexts": 2}
     async with gateway(talker, **limits) as server, client(server.url) as talk:
         talker.row_s = 0.02
         await talk.create()
@@ -34,7 +35,7 @@ async def test_batch_item_without_slot_fails_after_timeout(
 
 async def test_log_has_dialect_of_refused_item(caplog: pytest.LogCaptureFixture) -> None:
     async with gateway() as server:
-        with caplog.at_level("INFO", logger="service.dialects.errors"):
+        with caplog.at_level("INFO", logger="service.errors"):
             await post_batch(server, {"items": batch_items(BATCH_TEXTS[0]), "voice": "nobody"})
     (record,) = [one for one in caplog.records if one.getMessage() == "client error"]
     assert (vars(record)["code"], vars(record)["dialect"]) == ("unknown_voice", "openai")
@@ -48,7 +49,7 @@ async def test_drain_timeout_ends_items_being_spoken() -> None:
         async with asyncio.timeout(60):
             while server.talker.outstanding < 3:
                 await asyncio.sleep(0.005)
-        draining = asyncio.create_task(server.runtime.drain())
+        draining = asyncio.create_task(server.runtime.lifecycle.drain())
         body = (await answering).json()
         await draining
         assert [result.get("code") for result in body["results"]] == ["draining"] * 3
@@ -71,7 +72,7 @@ async def test_unread_batch_response_is_aborted() -> None:
             await loop.sock_connect(wire, (url.host, url.port))
             await loop.sock_sendall(wire, head.encode() + body)
             async with asyncio.timeout(60):
-                while not server.runtime.connections:
+                while not server.runtime.lifecycle.connections:
                     await asyncio.sleep(0.02)
-                while server.runtime.connections:
+                while server.runtime.lifecycle.connections:
                     await asyncio.sleep(0.02)

@@ -7,15 +7,16 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from service.runtime import Phase
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
+from service.lifecycle import Phase
 from streaming.errors import BackendError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.dialects.openai.talk import EXACT, SPEAK, TEXT, official, parsed, whole
 from tests.service.dialects.vendor_talk import s16
 from tests.service.live import Gateway, gateway
@@ -56,7 +57,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"max_frames": 0}, 400, "invalid_message", "max_frames"),
     ({"max_new_tokens": 0}, 400, "invalid_message", "max_new_tokens"),
     ({"max_new_tokens": 9, "max_frames": 9}, 400, "invalid_parameter", "max_new_tokens"),
-    ({"task_type": "VoiceDesign"}, 400, "invalid_message", "task_type"),
+    ({"task_type": "VoiceDesign"}, 400, "unsupported", "task_type"),
     ({"task_type": "Base"}, 400, "invalid_parameter", "task_type"),
     ({"task_type": "CustomVoice", "ref_audio": "AAAA"}, 400, "invalid_parameter", "task_type"),
     ({"mode": "half"}, 400, "invalid_message", "mode"),
@@ -69,7 +70,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
 async def test_error_names_invalid_field(
     fields: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
-    strict = {"unspeakable_text": "error", "unknown_fields": "refuse"}
+    strict: dict[str, Any] = {"unspeakable_text": "error", "unknown_fields": "refuse"}
     async with (
         gateway(max_text_chars=100, **strict) as server,
         httpx.AsyncClient(timeout=60) as http,
@@ -168,7 +169,7 @@ async def test_disconnect_stops_generation() -> None:
         await server.until_free()
         text = await metrics(server)
         assert 'tts_contexts_total{outcome="cancelled",protocol="openai"} 1.0' in text
-        assert server.runtime.connections == 0
+        assert server.runtime.lifecycle.connections == 0
 
 
 async def test_disconnect_before_first_byte_cancels_codec() -> None:
@@ -245,7 +246,7 @@ async def test_speech_reports_codec_failure(failure: Exception, status: int, cod
 
 #: Settings and a talker for more audio than the kernel's buffers hold.
 FAR_AHEAD = {"default_lead_ms": 10**7, "max_lead_ms": 10**7}
-LONG = FakeTalker(frames_per_character=70, max_frames=10_000)
+LONG = FakeTalker(frames_per_character=70, spec=replace(FAKE_SPEC, max_frames=10_000))
 
 
 @asynccontextmanager
@@ -313,21 +314,21 @@ async def test_unread_response_loses_slot_after_slow_consumer_s() -> None:
 async def test_drain_finishes_open_response_and_refuses_new() -> None:
     async with gateway(FakeTalker(row_s=0.002), **EXACT) as server:
         async with open_stream(server) as answer:
-            draining = asyncio.create_task(server.runtime.drain())
-            await server.runtime.draining.wait()
+            draining = asyncio.create_task(server.runtime.lifecycle.drain())
+            await server.runtime.lifecycle.draining.wait()
             async with httpx.AsyncClient(timeout=60) as http:
                 refused = await http.post(server.http + PATH, json=PCM)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert await answer.aread() == s16(whole(server))
         await draining
-        assert server.runtime.phase is Phase.DRAINING
+        assert server.runtime.lifecycle.phase is Phase.DRAINING
 
 
 async def test_drain_ends_open_response_after_drain_s() -> None:
     talker = FakeTalker(row_s=0.005, frames_per_character=50)
     async with gateway(talker, drain_s=0.2) as server:
         async with open_stream(server, stream_format="sse") as answer:
-            draining = asyncio.create_task(server.runtime.drain())
+            draining = asyncio.create_task(server.runtime.lifecycle.drain())
             events = parsed((await answer.aread()).decode())
         await draining
         assert events[-1]["error"]["code"] == "draining"

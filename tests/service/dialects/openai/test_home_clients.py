@@ -170,6 +170,7 @@ async def test_home_assistant_streams_file() -> None:
     async with gateway(**EXACT) as server:
         request = request_as_home_assistant(server.http, "any")
         headers = {**AIOHTTP, **dict(request.header_items())}
+        assert isinstance(request.data, bytes)
         async with (
             httpx.AsyncClient(timeout=60) as http,
             http.stream("POST", request.full_url, content=request.data, headers=headers) as answer,

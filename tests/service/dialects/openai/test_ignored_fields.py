@@ -111,7 +111,10 @@ async def test_model_of_batch_item_is_ignored_whatever_its_value(named: object) 
 
 async def test_all_model_names_are_listed_and_accepted() -> None:
     names = ["higgs", "bosonai/higgs-audio-v3-tts-4b", "bosonai/higgs-tts-3-4b", "house", "tts-1"]
-    settings = {"model": "bosonai/higgs-audio-v3-tts-4b", "served_model_name": "higgs"}
+    settings: dict[str, Any] = {
+        "model": "bosonai/higgs-audio-v3-tts-4b",
+        "served_model_name": "higgs",
+    }
     async with served(**settings, served_model_names="house") as service:
         listed = (await service.http.get("/v1/models")).json()["data"]
         assert {one["id"] for one in listed} >= set(names)

@@ -13,9 +13,9 @@ import numpy as np
 import openai
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.dialects.openai.request import OPENAI_VOICES, SpeechBody
 from streaming.protocol import messages as wire
-from talker.fake import FakeTalker
 from tests.service.audio.listening import PADDING, decoded, likeness
 from tests.service.dialects.openai.talk import (
     EXACT,
@@ -110,6 +110,7 @@ async def test_events_carry_audio_and_end_with_usage() -> None:
                 "output_tokens": frames,
                 "total_tokens": len(TEXT) + frames,
             },
+            "finish_reason": "stop",
         }
 
 
@@ -136,7 +137,10 @@ async def test_openai_voice_names_use_default_voice(voice: Any) -> None:
 
 
 async def test_models_and_voices_are_listed() -> None:
-    settings = {"served_model_name": "org/voice", "openai_model_aliases": ("tts-1", "x")}
+    settings: dict[str, Any] = {
+        "served_model_name": "org/voice",
+        "openai_model_aliases": ("tts-1", "x"),
+    }
     async with gateway(**settings) as server, official(server) as api:
         listed = [model.id async for model in await api.models.list()]
         assert listed == ["org/voice", "tts-1", "x"]
@@ -196,6 +200,20 @@ async def test_vllm_omni_max_new_tokens_equals_max_frames() -> None:
     assert len(cut.content) == 20 * SPEC.hop_length * 2
     assert whole.content[: len(cut.content) // 2] == cut.content[: len(cut.content) // 2]
     assert len(whole.content) > len(cut.content)
+
+
+@pytest.mark.parametrize(("max_frames", "reason"), [(3, "length"), (8000, "stop")])
+async def test_cut_text_has_finish_reason_length(max_frames: int, reason: str) -> None:
+    body = {"input": "One sentence to say.", "max_frames": max_frames}
+    async with (
+        gateway() as server,
+        httpx.AsyncClient(timeout=60, base_url=server.http) as http,
+    ):
+        events = await http.post("/v1/audio/speech", json=body | {"stream_format": "sse"})
+        batch = {"items": [body, {"input": "Hi.", "max_frames": 8000}, {"input": ""}]}
+        results = (await http.post("/v1/audio/speech/batch", json=batch)).json()["results"]
+    assert parsed(events.text)[-1]["finish_reason"] == reason
+    assert [result.get("finish_reason") for result in results] == [reason, "stop", None]
 
 
 async def test_vllm_omni_stream_format_null_is_plain_audio() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from loadtest.fakes.talker import FakeTalker
 from streaming.errors import BackendError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.dialects.vendor_talk import s16
 from tests.service.dialects.vllm_omni.talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking
 from tests.service.live import gateway
@@ -188,7 +188,7 @@ async def test_drain_finishes_sentence_and_closes_socket() -> None:
         async with speaking(server, **STREAM) as talk:
             await talk.say(TEXTS[1])
             await talk.hear()
-            draining = asyncio.create_task(server.runtime.drain())
+            draining = asyncio.create_task(server.runtime.lifecycle.drain())
             assert (await talk.next())["type"] == "audio.done"
             assert b"".join(talk.frames) == s16(server.whole(TEXTS[1]))
             await talk.done(0, 1)

@@ -11,9 +11,9 @@ import av
 import numpy as np
 import pytest
 
+from loadtest.fakes.talker import FakeTalker
 from service.audio.filters import Resampler
 from streaming.errors import BackendError, ErrorCode
-from talker.fake import FakeTalker
 from tests.service.audio.audio_signal import decoded_file, stretched
 from tests.service.dialects.vendor_talk import s16
 from tests.service.dialects.vllm_omni.talk import BOTH, EXACT, SLOW, STREAM, TEXTS, speaking
@@ -49,6 +49,14 @@ async def test_example_client_receives_one_wav_file() -> None:
         assert await talk.closed() == 1000
 
 
+@pytest.mark.parametrize("split", ["none", "sentence"])
+async def test_sentence_text_has_surrogates_as_they_are_spoken(split: str) -> None:
+    async with gateway(**EXACT) as server, speaking(server, split_granularity=split) as talk:
+        await talk.say("One \ud83d", "\ude00 and a half: \ud83d or so.")
+        await talk.sentence(0, 0, "One 😀 and a half: \ufffd or so.")
+        await talk.done(0, 1)
+
+
 async def test_audio_is_streamed_while_generated() -> None:
     talker = FakeTalker(row_s=0.001, frames_per_character=6)
     async with gateway(talker, **EXACT) as server, speaking(server, **STREAM, seed=5) as talk:
@@ -78,6 +86,26 @@ async def test_sentences_are_spoken_as_they_arrive(streams: bool) -> None:
         await talk.say(TEXTS[0])
         await talk.sentence(1, 0, TEXTS[0])
         await talk.done(1, 1)
+
+
+async def test_mark_is_not_cut_where_a_sentence_is_too_long() -> None:
+    """Without marks it would be cut between the words of the pause."""
+    before = "A sentence of more words than one can speak is cut"
+    pause, after = '<break time="0.25s"/>', "the pause within it although nobody may ever cut it."
+    config = {**STREAM, "split_granularity": "sentence"}
+    async with gateway(**EXACT) as server, speaking(server, **config) as talk:
+        limit = server.runtime.engines.talker.spec.segment_chars
+        assert limit is not None
+        assert len(before) < 2 / 3 * limit < len(f"{before} {pause}")
+        text = f"{before} {pause} near {after}"
+        for flush, step in enumerate((1, len(text))):
+            await talk.say(*(text[at : at + step] for at in range(0, len(text), step)))
+            _, first = await talk.sentence(flush, 0, f"{before} {pause} near")
+            silence = bytes(2 * 6000)
+            assert first == s16(server.whole(before)) + silence + s16(server.whole("near"))
+            _, second = await talk.sentence(flush, 1, after)
+            assert second == s16(server.whole(after))
+            await talk.done(flush, 2)
 
 
 async def test_flushes_are_spoken_in_order() -> None:

@@ -1,0 +1,1 @@
+"""Finds the alignment heads of a checkpoint by calibration: ``python -m benchmarks.alignment``."""

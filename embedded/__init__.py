@@ -1,1 +1,0 @@
-"""The small speaking checkpoint that ships with the project."""

@@ -1,1 +1,0 @@
-"""The evaluation of the embedded voice, as run by ``python -m embedded.evaluate``."""

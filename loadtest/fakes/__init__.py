@@ -1,0 +1,1 @@
+"""Fake engines for tests, load tests and the gateway alone; no package of the server has them."""

@@ -1,0 +1,1 @@
+"""Dictionaries of pronunciations: the operator's files, and those that clients add."""
