@@ -27,7 +27,7 @@ from talker.settings import SETTINGS_KEY
 from talker.step_kernels import StepInputs, StepKernels, embed, fits
 
 #: Marks of requests that are kept, more than a talker has requests that wait.
-_MARKS = 4096
+MAX_MARKS = 4096
 
 
 class TalkerModelState(DefaultModelState):  # type: ignore[misc]  # untyped base
@@ -131,7 +131,7 @@ class TalkerSampler:
         #: The marks of requests that have left their slots. A preempted request stays marked, since
         #: the prefix cache may have the lost chunk's blocks when it is taken up again. New ones
         #: of an earlier deadline are taken up before it.
-        self._left: LruCache[str, Tensor] = LruCache(_MARKS)
+        self._left: LruCache[str, Tensor] = LruCache(MAX_MARKS)
         shape = (max_num_reqs, model.num_codebooks)
         #: The values beside the codes of requests without word timings. Never written to, so all
         #: steps may share them.

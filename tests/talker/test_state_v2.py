@@ -80,10 +80,12 @@ def test_request_stays_lost_when_it_is_taken_up_after_preemption(slot: int) -> N
 
 
 def test_number_of_kept_marks_is_limited() -> None:
+    from talker.state_v2 import MAX_MARKS
+
     runner = Runner(slots=2)
-    for number in range(100):
+    for number in range(MAX_MARKS + 10):
         runner.add(number % 2, f"r{number}")
-    assert len(runner.sampler._left) <= 4
+    assert len(runner.sampler._left) == MAX_MARKS
 
 
 def test_dummy_requests_of_a_warm_up_leave_no_mark() -> None:
