@@ -224,6 +224,8 @@ class TalkerSpec:
     segment_chars: int | None = None
     #: Silence between its utterances.
     pauses: SentencePauses = field(default_factory=SentencePauses)
+    #: The factor of its own speed at which it speaks if a client does not change the speed.
+    default_speed: float = 1.0
     #: Delivery tags, with the aspect that each sets.
     delivery_tags: Mapping[str, str] = field(default_factory=dict)
     #: The marks with which it renders the markup of a text.

@@ -30,6 +30,8 @@ CARD = "README.md"
 _HUB_FILES = ("*.json", "*.safetensors", "merges.txt", CARD)
 #: Errors of a download that are this machine's.
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
+#: The range of ``default_speed``, within which stretched speech sounds natural.
+_DEFAULT_SPEEDS = (0.5, 2.0)
 #: Lower temperatures turn logits into infinities; 0 itself means greedy.
 MIN_TEMPERATURE = 0.01
 #: The licence in the front matter of a model card, as the hub defines it.
@@ -80,6 +82,8 @@ class Checkpoint:
     segment_chars: int | None = None
     #: Silence between its utterances.
     pauses: SentencePauses = field(default_factory=SentencePauses)
+    #: The factor of its own speed at which it is played by default.
+    default_speed: float = 1.0
     #: Maximum rows of an utterance by its text.
     row_ceiling: RowCeiling = Family.row_ceiling
     #: Settings from generation_config.json for the family's sampler.
@@ -145,6 +149,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
                 (read_count(generation, "sentence_pause_ms") or 0) / 1000,
                 (read_count(generation, "paragraph_pause_ms") or 0) / 1000,
             ),
+            default_speed=read_default_speed(generation),
             row_ceiling=read_row_ceiling(generation, family),
             sampler_rules=rules,
             quantisation=quantisation,
@@ -332,6 +337,17 @@ def read_count(generation: Mapping[str, Any], name: str) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise CheckpointError(f"{name} must be a number from 1 on, not {value!r}")
     return value
+
+
+def read_default_speed(generation: Mapping[str, Any]) -> float:
+    """Return ``default_speed`` of generation_config.json: the factor by which the speech is played
+    faster than the codes say. Raises CheckpointError.
+    """
+    speed = _number(generation, "default_speed", 1.0)
+    slowest, fastest = _DEFAULT_SPEEDS
+    if not slowest <= speed <= fastest:
+        raise CheckpointError(f"default_speed must be from {slowest} to {fastest}, not {speed!r}")
+    return speed
 
 
 def read_row_ceiling(generation: Mapping[str, Any], family: Family) -> RowCeiling:

@@ -92,6 +92,7 @@ class RequestBuilder:
             masks_codes=checkpoint.family.masks_codes,
             segment_chars=checkpoint.segment_chars,
             pauses=checkpoint.pauses,
+            default_speed=checkpoint.default_speed,
             delivery_tags=tags.delivery,
             rendering=rendering,
             has_word_timings=bool(checkpoint.alignment.heads),

@@ -94,6 +94,8 @@ GENERATION = {
     # the ends of the clips is cut.
     "sentence_pause_ms": 220,
     "paragraph_pause_ms": 400,
+    # The codes speak 203 words a minute (docs/design/embedded_voice.md).
+    "default_speed": 0.9,
     "continuation": True,
     "continuation_positions": 900,
     "end_codebooks": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.audio import containers, opus, pcm
 from service.audio.encoder import AudioEncoder, Fade, FilteringEncoder
@@ -118,6 +118,15 @@ class AudioFormat:
     def media_type(self) -> str:
         """The media type over HTTP."""
         return MEDIA_TYPES[self.name]
+
+    def at_speed(self, factor: float) -> AudioFormat:
+        """Return this format with ``factor`` times the speed, as far as the filter can change it.
+
+        A speed that is not possible without the factor is left for ``output_rate`` to refuse.
+        """
+        if factor == 1.0 or not SLOWEST <= self.speed <= FASTEST:
+            return self
+        return replace(self, speed=min(FASTEST, max(SLOWEST, self.speed * factor)))
 
     def output_rate(self, codec_rate: int) -> int:
         """Return the output's rate (Hz) for samples at ``codec_rate``.

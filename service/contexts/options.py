@@ -115,7 +115,8 @@ class Line(NamedTuple):
 class SpeechPlan:
     """All parameters of a new context.
 
-    ``protocol`` is the metrics' label. ``own_chunk_frames``: about how many new frames its windows
+    ``protocol`` is the metrics' label. ``options``: what the client wants, at the talker's own
+    speed. ``own_chunk_frames``: about how many new frames its windows
     have, if the client chose the chunks or a short lead. Its windows and underruns then say nothing
     about other streams.
     """
@@ -133,6 +134,8 @@ def plan_speech(
 ) -> SpeechPlan:
     """Return the plan of a context that can be served. Raises RequestError, CapacityError."""
     runtime.lifecycle.require_ready(or_restarting=True)
+    spec = runtime.engines.talker.spec
+    options = replace(options, format=options.format.at_speed(spec.default_speed))
     settings = session_settings(runtime, options)
     session = Session(settings)
     request = speech_request(runtime, options, request_id)

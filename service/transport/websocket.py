@@ -255,7 +255,7 @@ class Socket:
         handle = self._new_handle()
         request_id = f"{self.session_id}-{handle}"
         plan = plan_speech(self.runtime, self.errors.dialect, request_id, options)
-        lease = self.runtime.admission.acquire(current_caller(), options.format.speed)
+        lease = self.runtime.admission.acquire(current_caller(), plan.options.format.speed)
         renderer.opened(handle, request_id)
         rate, is_whole = plan.encoder.sample_rate, options.mode == "whole"
         output = SocketOutput(

@@ -506,6 +506,13 @@ def test_training_lengths_are_read_from_generation_config(folder: Path, name: st
     assert getattr(open_checkpoint(str(folder)), name) == 440
 
 
+@pytest.mark.parametrize("odd", ["true", "0", "0.4", "2.1", '"0.9"', "NaN"])
+def test_default_speed_invalid_value_is_refused(folder: Path, odd: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"default_speed": {odd}}}')
+    with pytest.raises(CheckpointError, match="default_speed"):
+        open_checkpoint(str(folder))
+
+
 @pytest.mark.parametrize("name", LENGTHS + PAUSES)
 @pytest.mark.parametrize("odd", ["true", "0", "4.5", '"440"'])
 def test_training_length_invalid_value_is_refused(folder: Path, name: str, odd: str) -> None:
@@ -518,6 +525,7 @@ def test_embedded_voice_speaks_short_pieces_with_pauses_between() -> None:
     opened = open_checkpoint(str(EMBEDDED))
     assert opened.segment_chars == 120
     assert opened.pauses == SentencePauses(sentence_s=0.22, paragraph_s=0.4)
+    assert opened.default_speed == 0.9
 
 
 def test_pauses_between_utterances_are_read_from_generation_config(folder: Path) -> None:

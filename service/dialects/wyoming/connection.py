@@ -300,7 +300,7 @@ class Connection:
         await runtime.lifecycle.hold_until_ready()
         options = self._options(utterance.request)
         plan = plan_response(runtime, TABLE.dialect, self._request_id, options)
-        lease = runtime.admission.acquire(current_caller(), options.format.speed)
+        lease = runtime.admission.acquire(current_caller(), plan.options.format.speed)
         context, outputs = open_response(runtime, self._tasks, plan, lease)
         try:
             utterance.speak(context)

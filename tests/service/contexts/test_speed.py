@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from loadtest.fakes.talker import FakeTalker
+from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service.audio.filters import held_back_s
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT
@@ -37,6 +38,23 @@ async def test_speed_stretches_each_utterance_whole(speed: float) -> None:
         assert np.array_equal(talk.samples(handle), np.concatenate(want))
         heard_ms = sum(map(len, want)) * 1000 / RATE
         assert metrics["audio_ms"] == pytest.approx(heard_ms, abs=0.2)
+
+
+#: The client's speed, and the one that the audio has, with a talker whose default speed is 0.9.
+OF_DEFAULT = [(1.0, 0.9), (2.0, 1.8), (0.25, 0.25)]
+
+
+@pytest.mark.parametrize(("speed", "played"), OF_DEFAULT)
+async def test_speed_is_a_factor_of_the_talkers_default_speed(speed: float, played: float) -> None:
+    talker = FakeTalker(spec=replace(FAKE_SPEC, default_speed=0.9))
+    async with gateway(talker) as server, client(server.url) as talk:
+        audio = {"encoding": "pcm_f32le", "speed": speed}
+        handle = await talk.create(chunking=EXACT, audio=audio)
+        await talk.send("text.append", context_id="c", text=TEXT)
+        await talk.send("context.end", context_id="c")
+        await talk.until("context.done")
+        want = [stretched(server.whole(sentence), played) for sentence in SENTENCES]
+        assert np.array_equal(talk.samples(handle), np.concatenate(want))
 
 
 @pytest.mark.parametrize("speed", [0.2, 4.5, "2", None])
