@@ -84,6 +84,11 @@ _MONTH_LETTERS = 3
 _JOINTS = words_of(
     "although and because but if or since so that though unless until when where which while who"
 )
+#: Words after which nobody takes a breath: they belong to the next word.
+_LEANING = _JOINTS | words_of(
+    "a an any as at by each every for from her his in into its my no of on or our some than the "
+    "their these this those to very with your"
+)
 #: Stands for the word before marks that end a sentence unless a small letter follows: an ellipsis,
 #: or the last mark of a quotation.
 _TRAILING = "…"
@@ -245,6 +250,8 @@ SpokenLengths: TypeAlias = Callable[[str], Sequence[int]]
 
 #: A part may end with a clause if it has at least this share of its even length.
 _MIN_SHARE = 0.6
+#: Share of its even length by which a part may rather be off than tear a word from the next one.
+_LEANING_SHARE = 0.25
 #: Share of the maximum at which a sentence without marks is cut once it exceeds the maximum. The
 #: rest is then never a word or two, however the sentence continues.
 _FAIR_SHARE = 2 / 3
@@ -284,8 +291,9 @@ def _best(text: str, lengths: Sequence[int], begin: int, limit: int, even: float
         if said > limit:
             return clause or joint or between or place
         distance = abs(said - even)
-        if distance <= off:
-            between, off = place, distance
+        torn = distance + (_LEANING_SHARE * even if _leans(text, place) else 0)
+        if torn <= off:
+            between, off = place, torn
         if distance <= min(joint_off, (1 - _MIN_SHARE) * even) and _precedes_joint(text, place):
             joint, joint_off = place, distance
         if _ends_clause(text, place) and said >= _MIN_SHARE * even:
@@ -296,6 +304,12 @@ def _best(text: str, lengths: Sequence[int], begin: int, limit: int, even: float
 def _precedes_joint(text: str, place: int) -> bool:
     word = text[place : place + _LONGEST_LABEL].split(maxsplit=1)[:1]
     return bool(word) and word[0].lower() in _JOINTS
+
+
+def _leans(text: str, place: int) -> bool:
+    """Whether the word that ends at ``place`` belongs to the next one."""
+    word = text[max(0, place - _LONGEST_LABEL) : place].split()[-1:]
+    return bool(word) and word[0].lower() in _LEANING
 
 
 def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:
@@ -584,9 +598,10 @@ class Segmenter:
         if char.isspace() and not self._text[-1].isspace():
             limit = self._settings.max_chars
             is_fair = here <= _FAIR_SHARE * limit
-            if is_fair or self._space_cut * 3 < limit:
+            word, has_cut = self._last_word(), self._space_cut * 3 >= limit
+            if not has_cut or (is_fair and word not in _LEANING):
                 self._space_cut = here
-            if is_fair and self._word * 3 >= limit and self._last_word() in _JOINTS:
+            if is_fair and self._word * 3 >= limit and word in _JOINTS:
                 self._joint_cut = self._word
 
     def _last_word(self) -> str:
