@@ -39,12 +39,13 @@ def on_gpu(stage: str, run: int) -> dict[str, float]:
 def test_pages_have_recorded_figures_of_speakers() -> None:
     speakers = json.loads(page("benchmarks/results/speakers.json"))["speakers"]
     peers = [], []
-    for count, figures in speakers.items():
+    for count in ("1", "4", "8"):
+        figures = speakers[count]
         p50, p95 = (f"{figures[name]:.0f}" for name in ("ttfa_p50_ms", "ttfa_p95_ms"))
         rtf = f"{figures['rtf_p50']:.2f}"
-        row = rf"\| {count} \| \d+, {p50} ms \| \d+, {p95} ms \| 100 % \| [\d.]+, {rtf} \|"
+        row = rf"\| {count} \| {p50} ms \| {p95} ms \| 100 % \| {rtf} \|"
         assert re.search(row, page("README.md")), row
-        row = rf"\| {count} \| \d+ \| .+ \| {p50} / {p95} \| 100, 100 % \| .+, {rtf[1:]} \|"
+        row = rf"\| {count} \| \d+ \| {p50} / {p95} \| 100 % \| {rtf[1:]} \|"
         assert re.search(row, page("benchmarks/README.md")), row
         peers[0].append(p50)
         peers[1].append(rtf)
