@@ -308,8 +308,7 @@ def _precedes_joint(text: str, place: int) -> bool:
 
 def _leans(text: str, place: int) -> bool:
     """Whether the word that ends at ``place`` belongs to the next one."""
-    word = text[max(0, place - _LONGEST_LABEL) : place].split()[-1:]
-    return bool(word) and word[0].lower() in _LEANING
+    return (text[max(0, place - _LONGEST_LABEL) : place].split() or [""])[-1].lower() in _LEANING
 
 
 def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:

@@ -134,15 +134,14 @@ def plan_speech(
 ) -> SpeechPlan:
     """Return the plan of a context that can be served. Raises RequestError, CapacityError."""
     runtime.lifecycle.require_ready(or_restarting=True)
-    spec = runtime.engines.talker.spec
-    options = replace(options, format=options.format.at_speed(spec.default_speed))
+    format_ = options.format.at_speed(runtime.engines.talker.spec.default_speed)
+    options = replace(options, format=format_)
     settings = session_settings(runtime, options)
-    session = Session(settings)
     request = speech_request(runtime, options, request_id)
     _check_request(runtime, options, request)
     encoder = options.format.encoder(runtime.engines.codec.spec.sample_rate)
     chunk_frames = own_chunk_frames(settings.queue, options)
-    return SpeechPlan(protocol, session, request, encoder, options, chunk_frames)
+    return SpeechPlan(protocol, Session(settings), request, encoder, options, chunk_frames)
 
 
 def check_options(runtime: Runtime, options: SpeechOptions) -> None:
