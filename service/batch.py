@@ -408,7 +408,7 @@ async def engine_speaker(runtime: Runtime, options: BatchOptions) -> Speak:
         body = SpeechBody.model_validate(options.body(text))
         wanted = replace(speech_options(body, runtime), buffered=True)
         plan = plan_response(runtime, NAME, uuid.uuid4().hex, wanted)
-        lease = runtime.admission.acquire()
+        lease = runtime.admission.acquire(speed=plan.options.format.speed)
         ended: Whole | TalkwireError
         async with asyncio.TaskGroup() as tasks:  # a task group would wrap an error
             speech, outputs = open_response(runtime, tasks, plan, lease)

@@ -294,7 +294,8 @@ def _best(text: str, lengths: Sequence[int], begin: int, limit: int, even: float
         torn = distance + (_LEANING_SHARE * even if _leans(text, place) else 0)
         if torn <= off:
             between, off = place, torn
-        if distance <= min(joint_off, (1 - _MIN_SHARE) * even) and _precedes_joint(text, place):
+        is_joint = _precedes_joint(text, place) and not _leans(text, place)  # "by which"
+        if is_joint and distance <= min(joint_off, (1 - _MIN_SHARE) * even):
             joint, joint_off = place, distance
         if _ends_clause(text, place) and said >= _MIN_SHARE * even:
             clause = place
@@ -308,7 +309,8 @@ def _precedes_joint(text: str, place: int) -> bool:
 
 def _leans(text: str, place: int) -> bool:
     """Whether the word that ends at ``place`` belongs to the next one."""
-    return (text[max(0, place - _LONGEST_LABEL) : place].split() or [""])[-1].lower() in _LEANING
+    word = (text[max(0, place - _LONGEST_LABEL) : place].split() or [""])[-1]
+    return word.lstrip(OPENERS).lower() in _LEANING
 
 
 def _parts(text: str, place: int, lengths: Sequence[int]) -> bool:
@@ -449,6 +451,7 @@ class Segmenter:
         self._clause_cut = 0  # the end of the last clause
         self._space_cut = 0  # the end of a word, such that a fair share of the text is left
         self._joint_cut = 0  # likewise, before a word that joins clauses
+        self._leans = False  # whether the last word belongs to the next one
         self._unsure_cut = 0  # where a clause ends if the next letter or digit agrees
         self._unsure_after = ""  # the mark there: a colon, a dash, a bracket, a quotation mark
 
@@ -598,14 +601,16 @@ class Segmenter:
             limit = self._settings.max_chars
             is_fair = here <= _FAIR_SHARE * limit
             word, has_cut = self._last_word(), self._space_cut * 3 >= limit
-            if not has_cut or (is_fair and word not in _LEANING):
+            leans = word in _LEANING
+            if not has_cut or (is_fair and not leans):
                 self._space_cut = here
-            if is_fair and self._word * 3 >= limit and word in _JOINTS:
+            if is_fair and self._word * 3 >= limit and word in _JOINTS and not self._leans:
                 self._joint_cut = self._word
+            self._leans = leans
 
     def _last_word(self) -> str:
         """The word being read, in small letters."""
-        return "".join(self._text[self._word :]).lower()
+        return "".join(self._text[self._word :]).lstrip(OPENERS).lower()
 
     def _early_end(self) -> int:
         """Where the first piece ends before its sentence does; 0 if not yet."""

@@ -142,6 +142,10 @@ class FileEncoder:
         self._taken += len(samples)
         return self._packets()
 
+    def end_utterance(self) -> list[Packet]:
+        """See AudioEncoder."""
+        return []
+
     def flush(self) -> list[Packet]:
         """Return the file's end, or an empty file if there was no audio."""
         if self._is_over:
@@ -221,6 +225,10 @@ class RestartingEncoder:
             return []
         self._is_empty = False
         return self._encoder.encode(samples)
+
+    def end_utterance(self) -> list[Packet]:
+        """See AudioEncoder."""
+        return self._encoder.end_utterance()
 
     def flush(self) -> list[Packet]:
         """Return the end of this file; nothing if it has not begun."""

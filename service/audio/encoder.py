@@ -56,6 +56,9 @@ class AudioEncoder(Protocol):
     def encode(self, samples: Samples) -> list[Packet]:
         """Take mono float32 samples within [-1, 1]; return the complete packets."""
 
+    def end_utterance(self) -> list[Packet]:
+        """Return what filters hold back of an utterance, which ends neither a packet nor a file."""
+
     def flush(self) -> list[Packet]:
         """Return all that is held back. It ends a file; other formats continue afterwards."""
 
@@ -91,16 +94,30 @@ class Fade:
 
 
 class FilteringEncoder:
-    """A filter before an encoder. ``inline``: the filter is fast enough for the event loop."""
+    """A filter before an encoder. ``inline``: the filter is fast enough for the event loop.
+    ``by_utterance``: it takes each utterance alone, also where the encoder goes on.
+    """
 
-    def __init__(self, filter_: Filter, encoder: AudioEncoder, *, inline: bool = True) -> None:
-        self._filter, self._encoder = filter_, encoder
+    def __init__(
+        self,
+        filter_: Filter,
+        encoder: AudioEncoder,
+        *,
+        inline: bool = True,
+        by_utterance: bool = False,
+    ) -> None:
+        self._filter, self._encoder, self._by_utterance = filter_, encoder, by_utterance
         self.inline = inline and encoder.inline
         self.sample_rate, self.delay_samples = encoder.sample_rate, encoder.delay_samples
 
     def encode(self, samples: Samples) -> list[Packet]:
         """See AudioEncoder. ``samples`` are the filter's input."""
         return self._encoder.encode(self._filter.push(samples)) if len(samples) else []
+
+    def end_utterance(self) -> list[Packet]:
+        """See AudioEncoder."""
+        rest = self._encoder.encode(self._filter.finish()) if self._by_utterance else []
+        return rest + self._encoder.end_utterance()
 
     def flush(self) -> list[Packet]:
         """See AudioEncoder."""

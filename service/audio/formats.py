@@ -11,6 +11,8 @@ from service.audio.filters import FASTEST, SLOWEST, Resampler, TimeStretch
 from streaming.protocol.field_errors import unsupported
 from streaming.spec import Samples
 
+#: A difference of speeds that nobody hears.
+_UNHEARD = 0.005
 #: Besides these, formats without their own list have the codec's rate.
 SAMPLE_RATES = containers.SAMPLE_RATES
 
@@ -122,11 +124,13 @@ class AudioFormat:
     def at_speed(self, factor: float) -> AudioFormat:
         """Return this format with ``factor`` times the speed, as far as the filter can change it.
 
-        A speed that is not possible without the factor is left for ``output_rate`` to refuse.
+        A product of nearly 1 is 1, which needs no filter. A speed that is not possible without the
+        factor is left for ``output_rate`` to refuse.
         """
         if factor == 1.0 or not SLOWEST <= self.speed <= FASTEST:
             return self
-        return replace(self, speed=min(FASTEST, max(SLOWEST, self.speed * factor)))
+        speed = min(FASTEST, max(SLOWEST, self.speed * factor))
+        return replace(self, speed=1.0 if abs(speed - 1.0) < _UNHEARD else speed)
 
     def output_rate(self, codec_rate: int) -> int:
         """Return the output's rate (Hz) for samples at ``codec_rate``.
@@ -167,7 +171,7 @@ class AudioFormat:
                 encoder = FilteringEncoder(Resampler(codec_rate, rate), encoder)
             if self.speed != 1.0:
                 stretch = TimeStretch(codec_rate, self.speed)
-                encoder = FilteringEncoder(stretch, encoder, inline=False)
+                encoder = FilteringEncoder(stretch, encoder, inline=False, by_utterance=True)
             fade = round(codec_rate * self.fade_in_ms * self.speed / 1000)
             return FilteringEncoder(Fade(fade), encoder) if fade else encoder
 

@@ -111,6 +111,10 @@ class OpusEncoder:
         frames, self._held = self._held[:full].reshape(-1, self._frame), self._held[full:]
         return [self._pack(frame) for frame in frames]
 
+    def end_utterance(self) -> list[Packet]:
+        """See AudioEncoder."""
+        return []
+
     def flush(self) -> list[Packet]:
         """Return the rest of the utterance, including the samples in the encoder's delay."""
         if not self._taken:

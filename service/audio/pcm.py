@@ -101,6 +101,10 @@ class PcmEncoder:
         self._held = samples[full:]
         return [self._pack(samples[at : at + self._frame]) for at in range(0, full, self._frame)]
 
+    def end_utterance(self) -> list[Packet]:
+        """See AudioEncoder."""
+        return []
+
     def flush(self) -> list[Packet]:
         """Return the samples that did not fill a packet."""
         held, self._held = self._held, self._held[:0]

@@ -25,6 +25,7 @@ MAX_WAITING_SAMPLES = 60 * 24_000
 
 class _Audio(NamedTuple):
     samples: Samples
+    ends_utterance: bool
     flush: bool
     then: Callable[[list[Packet]], None]
 
@@ -58,14 +59,19 @@ class EncoderPump:
         self.failure: TalkwireError | None = None
 
     def encode(
-        self, samples: Samples, then: Callable[[list[Packet]], None], *, flush: bool
+        self,
+        samples: Samples,
+        then: Callable[[list[Packet]], None],
+        *,
+        ends_utterance: bool = False,
+        flush: bool,
     ) -> None:
-        """Encode samples, then flush the encoder if ``flush``, and pass the packets to ``then``. It
-        may raise TalkwireError.
+        """Encode samples, then flush the encoder if ``flush``, or its filters alone if
+        ``ends_utterance``, and pass the packets to ``then``. It may raise TalkwireError.
         """
         if self._is_dropped or self.failure is not None:
             return
-        job = _Audio(samples, flush, then)
+        job = _Audio(samples, ends_utterance, flush, then)
         if self._encoder.inline:
             self._pass(job, self._encode(job))
             return
@@ -120,7 +126,9 @@ class EncoderPump:
 
     def _encode(self, job: _Audio) -> list[Packet]:
         packets = self._encoder.encode(job.samples)
-        return packets + self._encoder.flush() if job.flush else packets
+        if job.flush:
+            return packets + self._encoder.flush()
+        return packets + self._encoder.end_utterance() if job.ends_utterance else packets
 
     def _pass(self, job: _Audio, packets: list[Packet]) -> None:
         try:

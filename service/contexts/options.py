@@ -115,8 +115,8 @@ class Line(NamedTuple):
 class SpeechPlan:
     """All parameters of a new context.
 
-    ``protocol`` is the metrics' label. ``options``: what the client wants, at the talker's own
-    speed. ``own_chunk_frames``: about how many new frames its windows
+    ``protocol`` is the metrics' label. ``options``: what the client wants; its speed is a factor
+    of the talker's own. ``own_chunk_frames``: about how many new frames its windows
     have, if the client chose the chunks or a short lead. Its windows and underruns then say nothing
     about other streams.
     """

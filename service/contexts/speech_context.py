@@ -331,7 +331,12 @@ class SpeechContext:
             pace.on_trimmed(audio.trimmed / self._runtime.engines.codec.spec.sample_rate)
         flush = audio.ends_utterance and self._flushes_at(FlushEncoder.EACH_UTTERANCE)
         self._encode(
-            audio.samples, audio.words, flush=flush, is_last=audio.is_last, late=audio.late
+            audio.samples,
+            audio.words,
+            ends_utterance=audio.ends_utterance,
+            flush=flush,
+            is_last=audio.is_last,
+            late=audio.late,
         )
 
     def _flushes_at(self, *moments: FlushEncoder) -> bool:
@@ -344,6 +349,7 @@ class SpeechContext:
         samples: Samples,
         timings: tuple[WordTiming, ...] = (),
         *,
+        ends_utterance: bool = False,
         flush: bool,
         is_last: bool = False,
         late: bool = False,
@@ -357,7 +363,7 @@ class SpeechContext:
             self._sink.put(audio)
             self._timeline.add(len(samples), audio.samples, ends_utterance=flush)
 
-        self._pump.encode(samples, encoded, flush=flush)
+        self._pump.encode(samples, encoded, ends_utterance=ends_utterance, flush=flush)
 
     def _flush_encoder(self, *moments: FlushEncoder) -> None:
         """Send what the encoder still holds, if it is to be flushed at one of these moments."""

@@ -14,8 +14,7 @@ import openai
 from tests.e2e.live import Service
 from tests.service.audio.listening import PADDING, decoded, likeness
 
-#: One sentence, since a file is stretched in one go, and a context utterance by utterance.
-TEXT = "The quick brown fox jumps over the lazy dog, then it sleeps, and dreams of hens."
+TEXT = "The quick brown fox jumps over the lazy dog. Then it sleeps, and dreams of hens."
 #: Decoded in one piece, so that no seam depends on the machine's speed.
 SAME: dict[str, Any] = {"seed": 7, "temperature": 0.7, "mode": "whole"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from statistics import fmean
 
 import numpy as np
@@ -43,7 +42,8 @@ async def test_speed_keeps_pitch_and_words_and_scales_length(
                 pitches[speed].append(pitch_hz(samples))
                 heard[speed] += ears.hear([samples], RATE)
             for speed in SPEEDS:
-                assert lengths[speed] == ceil(lengths[1.0] / speed)
+                # both are rounded up to whole samples, from speech at the voice's own speed
+                assert abs(lengths[speed] - lengths[1.0] / speed) <= 1 / speed + 1
     errors = {
         speed: fmean(map(letter_error_rate, SENTENCES, words)) for speed, words in heard.items()
     }

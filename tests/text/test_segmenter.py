@@ -314,6 +314,8 @@ CUT_WITHOUT_MARKS = [
     ("and then he took the old machine for nobody in town could mend the new one", "in", "for"),
     ("we kept the old machine for nobody in the shop where it is knew the new one", "in", "where"),
     # never after a word that belongs to the next one
+    ("we kept the old machine by which nobody in the shop could mend the new one", "in", ""),
+    ("we kept the old machine and if nobody in the shop could mend the new one", "and", ""),
     ("everyone who came early was asked to bring a notebook and then she went home", "a", "and"),
 ]
 

@@ -464,7 +464,9 @@ def finish_reason(done: Done) -> FinishReason:
 
 def heard_frame_s(body: SpeechBody, runtime: Runtime) -> float:
     """Return the seconds of audio that a frame becomes at the requested speed."""
-    return runtime.engines.codec.spec.frame_s / body.pace
+    asked = AudioFormat("pcm_s16le", speed=body.pace)
+    played = asked.at_speed(runtime.engines.talker.spec.default_speed)
+    return runtime.engines.codec.spec.frame_s / played.speed
 
 
 def warning_header(body: SpeechBody, runtime: Runtime) -> dict[str, str]:

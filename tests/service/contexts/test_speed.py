@@ -14,6 +14,7 @@ import pytest
 
 from loadtest.fakes.talker import FAKE_SPEC, FakeTalker
 from service.audio.filters import held_back_s
+from streaming.spec import Samples
 from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import EXACT as SERVER_EXACT
 from tests.service.dialects.openai.talk import SENTENCES, TEXT, official, parsed, whole
@@ -41,7 +42,7 @@ async def test_speed_stretches_each_utterance_whole(speed: float) -> None:
 
 
 #: The client's speed, and the one that the audio has, with a talker whose default speed is 0.9.
-OF_DEFAULT = [(1.0, 0.9), (2.0, 1.8), (0.25, 0.25)]
+OF_DEFAULT = [(1.0, 0.9), (2.0, 1.8), (0.25, 0.25), (1.11, 1.0)]
 
 
 @pytest.mark.parametrize(("speed", "played"), OF_DEFAULT)
@@ -53,7 +54,7 @@ async def test_speed_is_a_factor_of_the_talkers_default_speed(speed: float, play
         await talk.send("text.append", context_id="c", text=TEXT)
         await talk.send("context.end", context_id="c")
         await talk.until("context.done")
-        want = [stretched(server.whole(sentence), played) for sentence in SENTENCES]
+        want = by_sentence(server, played)
         assert np.array_equal(talk.samples(handle), np.concatenate(want))
 
 
@@ -178,18 +179,40 @@ async def test_lead_is_measured_in_stretched_seconds() -> None:
             assert got < 2.0 + largest_chunk_s + played
 
 
+def by_sentence(server: Gateway, speed: float) -> list[Samples]:
+    """The audio of each sentence of TEXT at a speed."""
+    spoken = [server.whole(sentence) for sentence in SENTENCES]
+    return spoken if speed == 1.0 else [stretched(one, speed) for one in spoken]
+
+
 @pytest.mark.parametrize("speed", SPEEDS)
-async def test_openai_client_sets_speed(speed: float) -> None:
-    async with gateway(**SERVER_EXACT) as server, official(server) as api:
+@pytest.mark.parametrize("default_speed", [1.0, 0.9])
+async def test_openai_client_sets_speed(speed: float, default_speed: float) -> None:
+    talker = FakeTalker(spec=replace(FAKE_SPEC, default_speed=default_speed))
+    async with gateway(talker, **SERVER_EXACT) as server, official(server) as api:
         request: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT}
         spoken = await api.audio.speech.create(**request, response_format="pcm", speed=speed)
-        assert spoken.content == s16(stretched(whole(server), speed))
+        played = min(4.0, speed * default_speed)
+        assert spoken.content == s16(np.concatenate(by_sentence(server, played)))
         body = request | {"response_format": "pcm", "speed": speed, "stream_format": "sse"}
         async with httpx.AsyncClient(timeout=60) as http:
             answer = await http.post(server.http + "/v1/audio/speech", json=body)
         usage = parsed(answer.text)[-1]["usage"]
         assert usage["output_tokens"] == len(whole(server)) // SPEC.hop_length
         await server.until_free()
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.3])
+async def test_pause_in_a_file_is_exact_at_any_speed(speed: float) -> None:
+    """An encoder that is flushed at the end alone does not stretch a pause with its sentences."""
+    async with gateway(**SERVER_EXACT) as server, official(server) as api:
+        text = "One sentence. [pause:1s] Another one."
+        body: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "response_format": "pcm"}
+        spoken = await api.audio.speech.create(**body, input=text, speed=speed)
+        silent = np.frombuffer(spoken.content, "<i2") == 0
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], silent, [False]])))
+        longest = int(max(edges[1::2] - edges[::2]))
+        assert longest == pytest.approx(RATE, abs=5)
 
 
 async def test_speech_endpoint_accepts_bitrate() -> None:
