@@ -53,7 +53,7 @@ STAGES = (
     Stage("broken", broken, 60),
     Stage("raising", raising, 60),
     Stage("crashing", crashing, 60),
-    Stage("hanging", hanging, 3),
+    Stage("hanging", hanging, 10),
     Stage("looking", looking, 60),
     Stage("gpu-alone", sound, 60, needs_gpu=True),
 )

@@ -19,6 +19,8 @@ from tests.deploy.render import identity, render
 from tests.service.auth.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
+#: For speech that lasts while the pod is looked at.
+LONG = " ".join([TEXT] * 3)
 #: Greedy and with full lookahead, so that the samples are reproducible.
 EXACT: dict[str, Any] = {
     "temperature": 0.0,
@@ -97,7 +99,9 @@ async def test_pod_starts_speaks_and_drains_without_cutting_speech() -> None:
             assert late == want
             assert ask(running, ready["httpGet"]["path"])[0] == 200
             await hook
-            async with client.speak(TEXT, **EXACT) as speech:
+            async with client.speak(LONG, **EXACT) as speech:
+                want = await speech.read()
+            async with client.speak(LONG, **EXACT, max_lead_ms=2_000) as speech:
                 chunks = aiter(speech)
                 pcm = (await anext(chunks)).data
                 assert metric(running, "tts_contexts_active") == 1

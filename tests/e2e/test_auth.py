@@ -123,7 +123,9 @@ async def speak_through(end: Callable[[], None], url: str, key: str) -> None:
         await anext(chunks)
         await asyncio.to_thread(end)
         assert [chunk async for chunk in chunks]
-        assert client.going_away is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while client.going_away is None:
+                await asyncio.sleep(0.01)
 
 
 def _until(condition: object) -> None:

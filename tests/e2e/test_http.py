@@ -48,7 +48,7 @@ def test_openai_events_stream_during_generation(speaking: Service) -> None:
         request = api.audio.speech.with_streaming_response.create(
             model="gpt-4o-mini-tts",
             voice="nova",
-            input=TEXT,
+            input=TEXT * 4,  # which is spoken for seconds
             response_format="pcm",
             stream_format="sse",
         )

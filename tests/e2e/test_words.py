@@ -108,7 +108,7 @@ async def test_pause_ends_utterance_and_next_one_begins(own: Service) -> None:
 async def test_writer_who_stays_away_is_told_also_with_masked_silence(tmp_path: Path) -> None:
     folder = tiny_qwen3_tts.write_checkpoint(tmp_path)
     write_codec(folder / FOLDER)
-    guards: dict[str, Any] = {"TALKWIRE_CONTEXT_IDLE_S": "1", "TALKWIRE_MASK_SILENCE_FRAMES": "4"}
+    guards: dict[str, Any] = {"TALKWIRE_CONTEXT_IDLE_S": "4", "TALKWIRE_MASK_SILENCE_FRAMES": "4"}
     with service("--model", str(folder), **guards) as started:
         async with Client(started.url) as client:
             assert (await speak(client, [SENTENCE])).std() > 0.01

@@ -17,7 +17,7 @@ from tests.e2e.live import Service, service
 
 #: Fixed admission, so that a busy machine does not refuse the three clients.
 FIXED: dict[str, Any] = {"TALKWIRE_ADMISSION": "fixed"}
-TEXT = "This is a long text, so that there is time for something to happen. " * 3
+TEXT = "This is a long text, so that there is time for something to happen. " * 6
 
 
 def readiness(own: Service) -> int:
@@ -31,7 +31,7 @@ def readiness(own: Service) -> int:
 
 async def is_told(client: Client, begun: asyncio.Event) -> ServerError:
     """Speak until the error; return it."""
-    async with client.speak(TEXT) as speech:
+    async with client.speak(TEXT, max_lead_ms=2_000) as speech:
         chunks = aiter(speech)
         await anext(chunks)
         begun.set()

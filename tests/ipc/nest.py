@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ipc.framing import Alive, Fatal, Progress
@@ -11,13 +12,15 @@ from ipc.supervisor import Program, Supervisor, Watch
 from tests.ipc.echo_child import Hello, Said, Say
 
 HERE = Path(__file__).parent
-QUICK = Watch(start_timeout_s=20.0, hang_timeout_s=1.0, stop_timeout_s=2.0)
+PATIENT = Watch(start_timeout_s=60.0, hang_timeout_s=20.0, stop_timeout_s=2.0)
+#: For hangs; on a busy machine a child may be silent for a second.
+QUICK = replace(PATIENT, hang_timeout_s=1.0)
 
 
 class Nest:
     """A supervisor of echoing children, and a record of its callbacks."""
 
-    def __init__(self, start: str = "well", watch: Watch = QUICK) -> None:
+    def __init__(self, start: str = "well", watch: Watch = PATIENT) -> None:
         self.say = Say
         self.said: list[str] = []
         self.pids: list[int] = []

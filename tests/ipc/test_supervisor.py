@@ -22,7 +22,7 @@ import uvloop
 from ipc import child_process, supervisor
 from ipc.output import OutputLogger
 from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Watch
-from tests.ipc.nest import HERE, QUICK, Nest, is_running
+from tests.ipc.nest import HERE, PATIENT, QUICK, Nest, is_running
 
 
 @pytest_asyncio.fixture
@@ -166,7 +166,9 @@ async def test_send_to_dead_child_raises(nest: Nest) -> None:
 
 
 @pytest.mark.parametrize("how", ["freeze", "SIGSTOP"])
-async def test_hung_child_is_killed_and_restarted(nest: Nest, how: str) -> None:
+async def test_hung_child_is_killed_and_restarted(how: str) -> None:
+    nest = Nest(watch=QUICK)
+    await nest.supervisor.start()
     first = nest.supervisor.pid
     assert first is not None
     if how == "freeze":
@@ -176,6 +178,7 @@ async def test_hung_child_is_killed_and_restarted(nest: Nest, how: str) -> None:
     await nest.until(lambda: len(nest.pids) == 2)
     assert nest.downs == 1
     assert not is_running(first)
+    await nest.supervisor.stop()
 
 
 async def test_child_that_closes_its_link_and_stays_is_killed(nest: Nest) -> None:
@@ -187,9 +190,12 @@ async def test_child_that_closes_its_link_and_stays_is_killed(nest: Nest) -> Non
     assert nest.downs == 1
 
 
-async def test_idle_child_is_not_considered_hung(nest: Nest) -> None:
-    await asyncio.sleep(2 * QUICK.hang_timeout_s)
+async def test_idle_child_is_not_considered_hung() -> None:
+    nest = Nest(watch=replace(QUICK, hang_timeout_s=3.0))
+    await nest.supervisor.start()
+    await asyncio.sleep(6.0)
     assert (nest.downs, len(nest.pids)) == (0, 1)
+    await nest.supervisor.stop()
 
 
 async def test_fatal_message_fails_start_with_its_text() -> None:
@@ -309,7 +315,7 @@ async def test_stop_kills_unresponsive_child(nest: Nest) -> None:
 
 
 async def test_stop_lets_child_end_by_itself(caplog: pytest.LogCaptureFixture) -> None:
-    nest = Nest(watch=replace(QUICK, stop_timeout_s=60.0))
+    nest = Nest(watch=replace(PATIENT, stop_timeout_s=60.0))
     await nest.supervisor.start()
     await nest.supervisor.stop()
     assert "goodbye" in [record.getMessage() for record in caplog.records]
@@ -318,7 +324,7 @@ async def test_stop_lets_child_end_by_itself(caplog: pytest.LogCaptureFixture) -
 async def test_stop_kills_child_that_does_not_end_within_stop_timeout() -> None:
     """Here it would not be considered hung for an hour."""
     hours = {"hang_timeout_s": 3600.0, "still_timeout_s": 3600.0}
-    nest = Nest(watch=replace(QUICK, **hours, stop_timeout_s=0.1))
+    nest = Nest(watch=replace(PATIENT, **hours, stop_timeout_s=0.1))
     await nest.supervisor.start()
     pid = nest.supervisor.pid
     assert pid is not None
@@ -460,7 +466,7 @@ async def test_stop_during_start_fails_start() -> None:
 
 
 async def test_stop_during_start_lets_child_end_by_itself_and_fails_start() -> None:
-    nest = Nest("until stopped", replace(QUICK, stop_timeout_s=60.0))
+    nest = Nest("until stopped", replace(PATIENT, stop_timeout_s=60.0))
     start = asyncio.create_task(nest.supervisor.start())
     await nest.until(lambda: nest.phases == ["think"])
     await nest.supervisor.stop()

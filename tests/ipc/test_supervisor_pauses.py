@@ -14,7 +14,7 @@ import pytest
 from ipc import supervisor
 from ipc.child_process import ChildProcess
 from ipc.supervisor import Watch
-from tests.ipc.nest import QUICK, Nest
+from tests.ipc.nest import PATIENT, Nest
 
 
 def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
@@ -47,7 +47,7 @@ async def test_starting_child_may_be_silent_and_idle() -> None:
 async def test_restart_is_immediate_at_first_and_after_healthy_child(
     healthy_s: float, pauses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    nest = Nest(watch=replace(QUICK, healthy_s=healthy_s))
+    nest = Nest(watch=replace(PATIENT, healthy_s=healthy_s))
     await nest.supervisor.start()
     with caplog.at_level(logging.WARNING, "ipc.supervisor"):
         for _ in pauses:
@@ -77,7 +77,7 @@ async def test_child_is_launched_after_restart_delay_which_grows_to_ten_seconds(
 
     monkeypatch.setattr(supervisor, "ChildProcess", Mayfly)
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    nest = Nest(watch=replace(QUICK, healthy_s=3600.0))
+    nest = Nest(watch=replace(PATIENT, healthy_s=3600.0))
     nest.on_ready = lambda _: None
     await nest.supervisor.start()
     await enough.wait()
@@ -90,7 +90,7 @@ async def test_restart_delay_grows_while_child_cannot_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It grows even if the previous child was healthy."""
-    nest = Nest(watch=replace(QUICK, healthy_s=0.0))
+    nest = Nest(watch=replace(PATIENT, healthy_s=0.0))
     await nest.supervisor.start()
     program = nest.supervisor._program
     nest.supervisor._program = replace(program, args=[*program.args[:-1], "crash"])

@@ -70,7 +70,7 @@ async def test_soak_counts_failed_reading(quick, monkeypatch) -> None:
 
     monkeypatch.setattr(soak, "read", read)
     monkeypatch.setattr(soak, "client", no_client)
-    report = await soak.soak(0.3 / 60, 1)
+    report = await soak.soak(3 / 60, 1)
     assert (report["ended_by"], report["missed_readings"]) == (None, 1)
 
 

@@ -351,7 +351,7 @@ async def test_interruption_cancels_context_of_turn_that_pauses() -> None:
 
     script = Begun()
     async with scripted(script) as url:
-        tts = TalkwireTTSService(url=url, stop_frame_timeout_s=0.2)
+        tts = TalkwireTTSService(url=url, stop_frame_timeout_s=3.0)
         async with conversation(tts) as talk:
             await talk.queue(LLMFullResponseStartFrame(), LLMTextFrame(f"{ONE} {OTHER}"))
             await talk.until_stopped(1)

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from loadtest.fakes.talker import FakeTalker
 from service.admin import create_admin_app
 from service.audio.pump import EncoderPump
+from service.contexts import driver
 from service.dialects.native import NativeDialect
 from service.transport import websocket as socket
 from streaming.ports import EncodedClip
@@ -20,19 +21,22 @@ from streaming.protocol.binary import HEADER_BYTES
 from streaming.spec import Samples
 from talkwire_client import AudioChunk, Client, ServerError, Speech
 from tests.service.dialects.native.texts import SENTENCES
-from tests.service.live import SPEC, client, gateway
+from tests.service.live import SPEC, client, gateway, hold_codec
 from tests.service.memory import served
 from tests.service.voices import voice_server
 
 EXACT: dict[str, Any] = {"lookahead_frames": SPEC.right_frames}
 
 
-async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
-    async with gateway(FakeTalker(row_s=0.05)) as server, client(server.url) as talk:
+async def test_drain_finishes_open_context_and_refuses_new_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gateway() as server, client(server.url) as talk:
+        asked, may_answer = hold_codec(server, monkeypatch)
         handle = await talk.create(chunking=EXACT)
         await talk.send("text.append", context_id="c", text="One sentence to finish.")
         await talk.send("context.end", context_id="c")
-        await talk.until("audio.started")
+        await asked.wait()
         draining = asyncio.create_task(server.runtime.lifecycle.drain())
         assert (await talk.until("going_away"))["deadline_ms"] == 150_000
         async with httpx.AsyncClient(timeout=60) as http:
@@ -44,6 +48,7 @@ async def test_drain_finishes_open_context_and_refuses_new_work() -> None:
         with pytest.raises(InvalidStatus) as refused:
             await connect(server.url)
         assert refused.value.response.status_code == 503
+        may_answer.set()
         await talk.until("context.done")
         assert np.array_equal(talk.samples(handle), server.whole("One sentence to finish."))
         with pytest.raises(ConnectionClosed) as closed:
@@ -135,7 +140,10 @@ async def test_drain_does_not_wait_after_empty_text() -> None:
             assert context.is_settled(context.touched_at) is is_settled
 
 
-async def test_drain_waits_for_text_that_arrives_sentence_by_sentence() -> None:
+async def test_drain_waits_for_text_that_arrives_sentence_by_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "_WRITING_S", 60.0)  # however late the next sentence is
     async with gateway() as server, client(server.url) as talk:
         handle = await talk.create(chunking=EXACT)
         draining: asyncio.Task[None] | None = None
@@ -144,7 +152,7 @@ async def test_drain_waits_for_text_that_arrives_sentence_by_sentence() -> None:
             if draining is None:
                 await talk.until("audio.started")
                 draining = asyncio.create_task(server.runtime.lifecycle.drain())
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.1)
         await talk.send("context.end", context_id="c")
         await talk.until("context.done")
         whole = np.concatenate([server.whole(text) for text in SENTENCES])

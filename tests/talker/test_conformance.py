@@ -7,6 +7,8 @@ it, Model Runner V2.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -117,9 +119,14 @@ async def test_waiting_streams_are_spoken_earliest_deadline_first(
         return heard.same(oracle.speak(text(number)))
 
     async with running(tiny_checkpoint, engine=kind, max_num_seqs=1) as started:
-        streams = (
-            speak(started, *one, i) for one, i in zip(dry_in_s.items(), numbers, strict=True)
-        )
+        assert started.pid is not None
+        os.kill(started.pid, signal.SIGSTOP)  # until all have been sent
+        streams = [
+            asyncio.create_task(speak(started, *one, i))
+            for one, i in zip(dry_in_s.items(), numbers, strict=True)
+        ]
+        await until(lambda: started.outstanding == len(streams))
+        os.kill(started.pid, signal.SIGCONT)
         assert await asyncio.gather(*streams) == [True] * len(dry_in_s)
     assert order == ["first", "dry", "soon", "unhurried", "late"]
 
@@ -148,8 +155,7 @@ async def test_row_demand_changes_no_codes(
         *(hear(engine, text(i), together=plan, pause_s=pause_s) for i, plan in enumerate(plans))
     )
     assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * len(plans)
-    if not pause_s:
-        assert heard[0].pieces <= len(heard[0].rows) / 8 + 4
+    assert heard[0].pieces <= len(heard[0].rows) / 2
     await idle(engine)
 
 

@@ -155,7 +155,9 @@ async def test_truncated_and_closed_utterances_are_not_continued(
     assert cut.same(one.talk.say(text(3), 9))
     assert cut.finish == "length"
     await one.go_on()
-    left = engine.generate(SpeechRequest("r", text(4), sampling=GREEDY, conversation="cut"))
+    # however late it is left: what ends at its length is not continued either
+    short = SpeechRequest("r", text(4), sampling=GREEDY, max_frames=9, conversation="cut")
+    left = engine.generate(short)
     await anext(left)
     await left.aclose()
     await one.go_on()
@@ -266,13 +268,13 @@ async def test_conversation_survives_process_death(
         one = Speaker(engine, oracle, "survivor")
         await one.go_on()
         await one.go_on()
-        dying = one.start(text(0))
-        await anext(dying)
         assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)  # so that the utterance cannot end
+        dying = asyncio.create_task(one.hear(text(0)))
+        await until(lambda: engine.outstanding == 1)
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(BackendError) as error:
-            async for _ in dying:
-                pass
+            await dying
         assert error.value.code is ErrorCode.ENGINE_RESTARTING
         await until(lambda: engine.is_ready, timeout_s=250)
         one.talk.start_over()

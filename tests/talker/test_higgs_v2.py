@@ -665,9 +665,12 @@ async def test_conversation_continues_after_spoken_rows(
 async def test_cancelled_streams_leave_no_requests(
     engine: TalkerProcessEngine, oracle: Oracle
 ) -> None:
-    tasks = [asyncio.create_task(hear(engine, text(i), warm(i))) for i in range(8)]
-    while not engine.live:
-        await asyncio.sleep(0.001)
+    began = [asyncio.Event() for _ in range(8)]
+    tasks = [
+        asyncio.create_task(hear(engine, text(i), warm(i), began=one))
+        for i, one in enumerate(began)
+    ]
+    await asyncio.gather(*(one.wait() for one in began))
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -340,7 +340,7 @@ async def test_context_unfinished_at_end_of_old_socket_gets_error(
 
 async def test_context_of_old_socket_may_send_ahead_of_playback() -> None:
     """It has a minute of audio, of which only a part could be played before the deadline."""
-    limits: dict[str, Any] = {"max_session_s": 0.1, "drain_s": 20.0, "default_lead_ms": 500}
+    limits: dict[str, Any] = {"max_session_s": 2.0, "drain_s": 20.0, "default_lead_ms": 500}
     text = "This takes much too long to be played."
     async with gateway(FakeTalker(frames_per_character=40), **limits) as server:
         async with client(server.url) as talk:
@@ -370,22 +370,24 @@ async def administered(server: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient
 
 
 @pytest.mark.long
-async def test_admin_drain_can_be_started_and_withdrawn() -> None:
+async def test_admin_drain_can_be_started_and_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
-        gateway(FakeTalker(row_s=0.05)) as server,
+        gateway() as server,
         administered(server) as (http, ends),
         client(server.url) as talk,
     ):
+        asked, may_answer = hold_codec(server, monkeypatch)
         handle = await talk.create()
         await talk.send("text.append", context_id="c", text="One sentence to finish.")
         await talk.send("context.end", context_id="c")
-        await talk.until("audio.started")
+        await asked.wait()
         told = await http.post("/admin/drain")
         assert (told.status_code, told.json()["contexts"]) == (202, 1)
         await talk.until("going_away")
         assert (await http.get("/health/ready")).status_code == 503
         assert "tts_draining 1.0" in (await http.get("/metrics")).text
         assert await status(server.url) == 503
+        may_answer.set()
         await talk.until("context.done")
         assert len(talk.samples(handle)) == len(server.whole("One sentence to finish."))
         undone = await http.delete("/admin/drain")
