@@ -20,6 +20,7 @@ from talkwire_client.errors import ClientError, ConnectionLostError, NoServerErr
 from talkwire_client.protocol import AudioFlags
 from talkwire_client.sync_client import SyncClient, SyncSpeech, _iterate_in_thread, _LoopThread
 from tests.clients.fake_server import Peer, Script, cancelled, fake_server, metrics, speak_between
+from tests.waiting import until
 
 
 @contextlib.contextmanager
@@ -270,9 +271,7 @@ async def test_sync_text_thread_ends_if_text_is_left_before_its_last_part() -> N
         await asyncio.sleep(0)
     assert isinstance(parts, AsyncGenerator)
     await parts.aclose()
-    async with asyncio.timeout(60):
-        while threads[0].is_alive():
-            await asyncio.sleep(0)
+    await until(lambda: not threads[0].is_alive())
 
 
 async def test_sync_text_thread_takes_no_more_of_text_that_is_left() -> None:
@@ -288,9 +287,7 @@ async def test_sync_text_thread_takes_no_more_of_text_that_is_left() -> None:
     assert isinstance(parts, AsyncGenerator)
     await parts.aclose()
     try:
-        async with asyncio.timeout(10):
-            while threads[0].is_alive():
-                await asyncio.sleep(0)
+        await until(lambda: not threads[0].is_alive(), timeout_s=10)
     finally:
         is_enough = True
 

@@ -22,6 +22,7 @@ from streaming.errors import BackendError, CapacityError, ErrorCode, RequestErro
 from streaming.ports import EncodedClip
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
+from tests.waiting import until
 
 #: The spec of odd_worker.py, and the orders that it reads from a clip's first sample.
 SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
@@ -55,12 +56,6 @@ def clip(first: float = 0.5, frames: int = 5) -> Samples:
 
 def window() -> DecodeWindow:
     return DecodeWindow(np.ones((2, 10), np.int16), 3, 4, 3)
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(240):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.01)
 
 
 async def test_encode_returns_codes_of_each_clip() -> None:

@@ -29,6 +29,7 @@ from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import DecodeStats
 from streaming.spec import CodecSpec, Samples
 from streaming.window import DecodeWindow
+from tests.waiting import until
 
 #: The spec of odd_worker.py, and the orders that it reads from a window's first code.
 SPEC = CodecSpec(24_000, 6, (1000,) * 2, 3, 3)
@@ -49,9 +50,7 @@ class Rig:
         return samples
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(240):  # a start takes half a minute on a busy machine
-            while not condition():
-                await asyncio.sleep(0.01)
+        await until(condition, timeout_s=240)  # a start takes half a minute on a busy machine
 
 
 def odd(**options: object) -> Rig:

@@ -14,7 +14,8 @@ import pytest
 
 from tests.deploy.addresses import noted_addresses
 from tests.deploy.balancer import HAPROXY, Balancer, balancer
-from tests.service.live import Gateway, client, gateway, hold_codec, until
+from tests.service.live import Gateway, client, gateway, hold_codec
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy (requirements/system.sh)")
 TEXT = "Zanzibar is far away. Quagga herds graze there, they say."

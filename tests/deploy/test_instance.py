@@ -14,7 +14,8 @@ import pytest
 
 from tests.deploy.container import ROOT
 from tests.faults.fake_service import free_port
-from tests.service.live import gateway, until
+from tests.service.live import gateway
+from tests.waiting import until
 
 INSTANCE = ROOT / "deploy" / "systemd" / "instance.sh"
 #: Stands for the service: says that it runs, with its process id, and answers when it is told.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 from talkwire_client import ChunkingOptions, Client, RefusedError
 from tests.deploy.container import ROOT, Container, container
 from tests.deploy.render import identity, render
+from tests.faults.fake_service import free_port
 from tests.service.auth.keyring import entry
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
@@ -26,12 +26,6 @@ EXACT: dict[str, Any] = {
     "temperature": 0.0,
     "chunking": ChunkingOptions(lookahead_frames=10),
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ask(running: Container, path: str, port: int | None = None) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -17,14 +16,11 @@ import pytest
 
 from talkwire_client import Client
 from tests.e2e.live import run, service
+from tests.faults.fake_service import free_port
 from tests.service.auth.keyring import entry, write_keys
+from tests.waiting import until
 
 PATIENCE_S = 60
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def ask(port: int, path: str, method: str = "GET", key: str | None = None) -> tuple[int, str]:
@@ -123,9 +119,7 @@ async def speak_through(end: Callable[[], None], url: str, key: str) -> None:
         await anext(chunks)
         await asyncio.to_thread(end)
         assert [chunk async for chunk in chunks]
-        async with asyncio.timeout(PATIENCE_S):
-            while client.going_away is None:
-                await asyncio.sleep(0.01)
+        await until(lambda: client.going_away is not None)
 
 
 def _until(condition: object) -> None:

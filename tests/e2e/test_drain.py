@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from typing import Any
 
 from talkwire_client import ChunkingOptions, Client
 from tests.e2e.live import service
+from tests.waiting import until
 
 TEXT = "This sentence is being spoken. And this one is finished as well, whatever happens."
 OPTIONS: dict[str, Any] = {
@@ -25,9 +25,7 @@ async def test_sigterm_completes_utterance_and_exits_with_zero() -> None:
                 chunks = aiter(speech)
                 pcm = (await anext(chunks)).data
                 own.process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(60):
-                    while client.going_away is None:
-                        await asyncio.sleep(0.01)
+                await until(lambda: client.going_away is not None)
                 pcm += b"".join([chunk.data async for chunk in chunks])
         assert pcm == want
         assert own.process.wait(30) == 0

@@ -28,7 +28,8 @@ import soxr
 from loadtest.fakes.talker import FakeTalker
 from talkwire_client import AudioChunk
 from talkwire_client.protocol import AudioHeader
-from tests.service.live import SPEC, Gateway, gateway, until
+from tests.service.live import SPEC, Gateway, gateway
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
@@ -28,6 +27,7 @@ from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from tests.faults.history import SPEC, Ended, Event, Fault, Heard, Script, faults
 from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 from tests.service.server import Server, runtime_server
+from tests.waiting import until
 
 #: Timeout that ends a hang; no test waits this long on success.
 PATIENCE_S = 240.0
@@ -58,9 +58,7 @@ class Gateway:
         )
 
     async def until_free(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not self.is_free():
-                await asyncio.sleep(0.02)
+        await until(self.is_free, timeout_s=PATIENCE_S)
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ from tests.faults.rig import (
     native,
     openai,
 )
+from tests.waiting import until
 
 
 def engine(
@@ -87,9 +88,7 @@ async def test_one_of_two_workers_killed_or_stopped_in_mid_stream_loses_no_sampl
     codec = engine([], tmp_path, workers=2)
     async with gateway(codec=codec, **FAR_AHEAD) as server:
         speaking = asyncio.create_task(speak_on(server, 1))
-        async with asyncio.timeout(PATIENCE_S):
-            while len(codec._decodes._in_hand) < 2:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(codec._decodes._in_hand) >= 2, timeout_s=PATIENCE_S)
         victim, survivor = codec.pids
         assert victim is not None
         os.kill(victim, number)
@@ -105,9 +104,7 @@ async def test_spare_takes_over_killed_or_stopped_worker_before_any_restart(
     monkeypatch.setattr(supervisor, "_BACKOFF_S", (3600.0,))  # no restart during the test
     codec = engine([("decoding", 40, number)], tmp_path, spare=True)  # 40: well into the streams
     async with gateway(codec=codec, **FAR_AHEAD) as server:
-        async with asyncio.timeout(PATIENCE_S):
-            while not codec.has_spare_ready:
-                await asyncio.sleep(0.01)
+        await until(lambda: codec.has_spare_ready, timeout_s=PATIENCE_S)
         spare = codec.spare_pid
         await speak_on(server, 1)
         assert (codec.pid, codec.takeovers, codec.restarts) == (spare, 1, 1)

@@ -25,6 +25,7 @@ from tests.faults.labelled_audio import LabelTalker, LiteralDecoder
 from tests.faults.rig import PATIENCE_S, Listener, assert_right, native, openai
 from tests.service.live import Client, client
 from tests.service.server import runtime_server
+from tests.waiting import until
 
 
 class SlowTalker(LabelTalker):
@@ -83,9 +84,7 @@ async def test_handshakes_and_requests_are_held_until_engines_are_ready() -> Non
             openai(starting.port, listeners[1]),
             native(starting.port, listeners[2:]),
         )
-        async with asyncio.timeout(PATIENCE_S):
-            while starting.runtime.lifecycle.held < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: starting.runtime.lifecycle.held >= 3, timeout_s=PATIENCE_S)
         async with httpx.AsyncClient(
             timeout=60, base_url=f"http://127.0.0.1:{starting.port}"
         ) as http:
@@ -102,9 +101,7 @@ async def test_request_of_link_is_held_and_list_of_voices_is_not() -> None:
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http:
             query = {"input": "Voice 1 part 0 frames 60.", "response_format": "pcm"}
             link = asyncio.create_task(http.get("/v1/audio/speech", params=query))
-            async with asyncio.timeout(PATIENCE_S):
-                while not starting.runtime.lifecycle.held:
-                    await asyncio.sleep(0.01)
+            await until(lambda: starting.runtime.lifecycle.held, timeout_s=PATIENCE_S)
             await http.get("/v1/audio/voices")
             assert starting.runtime.lifecycle.held == 1
             starting.talker.may_start.set()

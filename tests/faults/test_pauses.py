@@ -20,6 +20,7 @@ from tests.faults.fake_service import free_port, instance
 from tests.faults.history import Script
 from tests.faults.rig import Listener, assert_right, gateway, native
 from tests.ipc.nest import QUICK, Nest
+from tests.waiting import until
 
 
 async def test_supervisor_paused_with_its_child_does_not_restart(
@@ -43,9 +44,7 @@ async def test_supervisor_paused_with_its_child_does_not_restart(
     monkeypatch.setattr(child_process, "read_vitals", look)
     nest = Nest(watch=QUICK)
     await nest.supervisor.start()
-    async with asyncio.timeout(120):
-        while looks < 20:
-            await asyncio.sleep(0.01)
+    await until(lambda: looks >= 20, timeout_s=120)
     assert nest.supervisor.restarts == 0
     nest.supervisor.send(nest.say("here"))
     await nest.until(lambda: nest.said == ["here"])

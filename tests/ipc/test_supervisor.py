@@ -23,6 +23,7 @@ from ipc import child_process, supervisor
 from ipc.output import OutputLogger
 from ipc.supervisor import START_TRIES, ChildDown, ChildFailed, Watch
 from tests.ipc.nest import HERE, PATIENT, QUICK, Nest, is_running
+from tests.waiting import until
 
 
 @pytest_asyncio.fixture
@@ -438,9 +439,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[OutputLogger]:
 
 async def until_gone(pid: int) -> None:
     """Wait until a process that is not our child has ended."""
-    async with asyncio.timeout(60):
-        while is_running(pid):
-            await asyncio.sleep(0.01)
+    await until(lambda: not is_running(pid))
 
 
 @pytest.mark.parametrize("end", ["stop", "death"])

@@ -15,6 +15,7 @@ from ipc import supervisor
 from ipc.child_process import ChildProcess
 from ipc.supervisor import Watch
 from tests.ipc.nest import PATIENT, Nest
+from tests.waiting import until
 
 
 def pauses_s(caplog: pytest.LogCaptureFixture) -> list[float]:
@@ -97,8 +98,6 @@ async def test_restart_delay_grows_while_child_cannot_start(
     assert nest.supervisor.pid is not None
     with caplog.at_level(logging.WARNING, "ipc.supervisor"):
         os.kill(nest.supervisor.pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while len(pauses_s(caplog)) < 4:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(pauses_s(caplog)) >= 4)
     await nest.supervisor.stop()
     assert pauses_s(caplog)[:4] == [0.0, 0.0, 0.5, 1.0]

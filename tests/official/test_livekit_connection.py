@@ -38,6 +38,7 @@ from talkwire_client import (
 )
 from tests.clients.fake_server import CREATED, LIMITS, Peer, cancelled, fake_server, metrics
 from tests.official.livekit_speech import Speech, listen, say
+from tests.waiting import until
 
 #: A tenth of a second at 24 kHz.
 PCM = bytes(4800)
@@ -214,9 +215,7 @@ async def test_cancel_that_is_never_answered_does_not_hold_up_interruption() -> 
         await stream.aclose()
         closed.set()
         await told.wait()
-        async with asyncio.timeout(60):
-            while not reports:  # the plugin's end waits for a second only
-                await asyncio.sleep(0.01)
+        await until(lambda: reports)  # the plugin's end waits for a second only
     assert [report.text_spoken for report in reports] == ["Hello"]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from streaming.ports import Sampling, SpeechRequest
 from streaming.protocol.binary import HEADER_BYTES, AudioHeader
 from streaming.spec import CodecSpec, Samples
 from tests.service.server import runtime_server
+from tests.waiting import until
 
 SPEC = CodecSpec(24_000, 960, (1024,) * 8, 3, 3)
 DEFAULTS: dict[str, Any] = {
@@ -59,9 +60,7 @@ class FakeService:
 
     async def until_free(self) -> None:
         """Wait until no talker or codec work is left."""
-        async with asyncio.timeout(60):
-            while self.talker.outstanding or self.runtime.admission.active:
-                await asyncio.sleep(0.005)
+        await until(lambda: not (self.talker.outstanding or self.runtime.admission.active))
 
 
 class Gateway(FakeService):
@@ -71,13 +70,6 @@ class Gateway(FakeService):
         super().__init__(runtime, talker, codec)
         self.http = f"http://127.0.0.1:{port}"
         self.url = f"ws://127.0.0.1:{port}/v1/tts/stream"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until ``condition`` is true."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def hold_codec(

@@ -25,6 +25,7 @@ from service.engines.contracts import Engines
 from service.runtime import Runtime
 from service.settings import Settings
 from tests.service.live import SPEC, FakeService
+from tests.waiting import until
 
 _PATIENCE_S = 60
 _HOST = "127.0.0.1:8000"
@@ -175,9 +176,7 @@ class Served(FakeService):
 
     async def until_rows(self, made: int) -> None:
         """Wait until the talker has made more than ``made`` rows."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while self.talker.rows_made == made:
-                await asyncio.sleep(0.002)
+        await until(lambda: self.talker.rows_made != made)
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,8 @@ from service.lifecycle import Phase
 from service.settings import Settings
 from streaming.errors import BackendError, CapacityError, ErrorCode
 from streaming.ports import RowGenerator, SpeechRequest
-from tests.service.live import SPEC, client, gateway, until
+from tests.service.live import SPEC, client, gateway
+from tests.waiting import until
 
 
 async def test_service_reports_ready_and_exports_metrics() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from service import timers as heartbeat
 from service.timers import align_deadline, beat, missed
-from tests.service.live import gateway, until
+from tests.service.live import gateway
+from tests.waiting import until
 
 TIMES = st.floats(0, 1e6, allow_nan=False)
 

@@ -34,8 +34,9 @@ from streaming.ports import RowGenerator, SpeechRequest
 from streaming.protocol.binary import AudioHeader
 from streaming.report import ContextReport
 from tests.service.auth.keyring import entry, write_keys
-from tests.service.live import SPEC, client, gateway, until
+from tests.service.live import SPEC, client, gateway
 from tests.service.scraping import scrape, value
+from tests.waiting import until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(tts_\w+)` \| (\w+) \|([^|]*)\|([^|]+)\|", re.MULTILINE)
@@ -170,9 +171,7 @@ async def test_unsent_audio_of_vanished_client_counts_as_wasted(
             say = {"type": "text.append", "context_id": "c", "text": text + "and on. "}
             await socket.send(json.dumps(say))
             socket.transport.pause_reading()
-            async with asyncio.timeout(60):
-                while not any(outbox.queued_bytes > 500_000 for outbox in outboxes):
-                    await asyncio.sleep(0.01)
+            await until(lambda: any(outbox.queued_bytes > 500_000 for outbox in outboxes))
             unsent_s = sum(outbox.queued_bytes for outbox in outboxes) / 4 / SPEC.sample_rate
             socket.transport.abort()
         await server.until_free()

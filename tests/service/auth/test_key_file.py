@@ -25,7 +25,7 @@ from service.auth.keys import (
     revoke,
 )
 from tests.service.auth.keyring import entry, write_keys
-from tests.service.live import until
+from tests.waiting import until
 
 
 def test_key_file_behind_symlink_is_changed(tmp_path: Path) -> None:
@@ -73,9 +73,7 @@ async def test_key_file_is_read_again_until_it_can_be_read(
     monkeypatch.setattr(authenticator, "read_keys", read)
     write_keys(file, entry("new", "acme"), entry("newer", "acme"))
     watching = asyncio.create_task(authority.watch())
-    async with asyncio.timeout(20):
-        while authority.key_count != 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: authority.key_count == 2, timeout_s=20)
     watching.cancel()
     assert authority.is_current
     assert authority.admit("new", Scope.SPEAK, "192.0.2.1").key_id == "key_new"

@@ -40,8 +40,9 @@ from streaming.events import (
 from talkwire_client import Client, RefusedError, ServerError, SyncClient
 from tests.service.auth.keyring import bearer, entry, write_keys
 from tests.service.housekeeping import take_over_housekeeping
-from tests.service.live import Gateway, client, gateway, hold_codec, until
+from tests.service.live import Gateway, client, gateway, hold_codec
 from tests.service.server import Server
+from tests.waiting import until
 
 PATIENCE_S = 30
 

@@ -15,6 +15,7 @@ from tests.service.dialects.cartesia.talk import EXACT, cartesia, is_, say, whol
 from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.dialects.vllm_omni.talk import speaking as vllm_omni
 from tests.service.live import SPEC, client, gateway
+from tests.waiting import until
 
 #: Longer than the two seconds that may be unread.
 LONG = "This takes longer to be heard than may be unread at a time, by some way."
@@ -116,7 +117,5 @@ async def test_stream_at_maximum_lead_does_not_count_as_running() -> None:
         )
         await talk.until("audio.started")
         pace = server.runtime.pace.estimator
-        async with asyncio.timeout(30):
-            while pace.running:
-                await asyncio.sleep(0.005)
+        await until(lambda: not pace.running, timeout_s=30)
         assert (pace.live, server.talker.outstanding) == (1, 1)

@@ -15,8 +15,9 @@ from loadtest.fakes.talker import FakeTalker
 from service.auth.authenticator import MAX_TTL_S, TokenSigner
 from service.auth.keys import KeyFileError, Scope
 from tests.service.auth.keyring import bearer, entry, write_keys
-from tests.service.live import Gateway, gateway, until
+from tests.service.live import Gateway, gateway
 from tests.service.memory import Refused, Served, served
+from tests.waiting import until
 
 SPEECH = "/v1/audio/speech"
 PCM = {"input": "Hello there.", "response_format": "pcm"}

@@ -14,7 +14,7 @@ from service import reloading
 from service.pronunciations import library as module
 from service.pronunciations.library import PronunciationLibrary
 from streaming.errors import BackendError, ErrorCode, RequestError
-from tests.service.live import until
+from tests.waiting import until
 from text.pronunciation.rules import Rule, RuleSet
 
 

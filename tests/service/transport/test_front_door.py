@@ -23,9 +23,10 @@ from service.transport import http_routes as http_route
 from service.transport.http_protocol import HttpProtocol
 from service.transport.server_config import SPARE, ServerConfig, server_config
 from service.transport.websocket_protocol import WebSocketProtocol
-from tests.service.live import client, gateway, hold_codec, until
+from tests.service.live import client, gateway, hold_codec
 from tests.service.server import Server
 from tests.service.transport.raw_connection import raw, rest
+from tests.waiting import until
 
 
 class Deadlines:

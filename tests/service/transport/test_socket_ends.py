@@ -19,8 +19,9 @@ from service.transport import websocket as socket
 from service.transport import websocket_protocol
 from service.transport.websocket_protocol import WebSocketProtocol
 from tests.service.dialects.native.texts import TEXT
-from tests.service.live import Client, Gateway, append, client, gateway, until, write
+from tests.service.live import Client, Gateway, append, client, gateway, write
 from tests.service.memory import served
+from tests.waiting import until
 
 #: Settings under which one text gives more audio than the outbox may hold.
 TOO_MUCH: dict[str, Any] = {"max_outbox_bytes": 1 << 16, "max_lead_ms": 10**7}
@@ -160,9 +161,7 @@ async def test_message_during_close_opens_no_context(
             last = (await rest(c))[-1]
             assert (last["type"], last.get("code")) == ("error", "slow_consumer")
         assert server.runtime.admission.active == 0
-        async with asyncio.timeout(20):
-            while server.runtime.lifecycle.connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.runtime.lifecycle.connections, timeout_s=20)
 
 
 async def test_socket_opened_at_start_of_drain_gets_going_away(

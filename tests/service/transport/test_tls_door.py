@@ -32,8 +32,9 @@ from service.listening import Listeners, Unable
 from service.logs import LogWriter
 from service.settings import Settings, SettingsError, load_settings
 from service.transport.server_config import SPARE, ServerConfig, server_config
-from tests.service.live import SPEC, Gateway, client, gateway, until
+from tests.service.live import SPEC, Gateway, client, gateway
 from tests.service.transport.raw_connection import raw, rest
+from tests.waiting import until
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 both_loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -22,6 +22,7 @@ from service.voices import clip_reader as clip_module
 from service.voices.clip_reader import REFUSALS, ClipLimits, ClipReader, decode_base64
 from streaming.errors import CapacityError, ErrorCode, RequestError
 from tests.service.voices import clips
+from tests.waiting import until
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 TONE = clips.tone()
@@ -276,9 +277,7 @@ async def test_clip_is_decoded_below_priority_of_engines(stuck: Path) -> None:
     reader = ClipReader(clips.RATE, wall_s=600.0)
     task = asyncio.create_task(reader.read(GOOD["wav"]))
     wanted = min(19, psutil.Process().nice() + 5)
-    async with asyncio.timeout(60):
-        while [child.nice() for child in children(stuck)] != [wanted]:
-            await asyncio.sleep(0.005)
+    await until(lambda: [child.nice() for child in children(stuck)] == [wanted])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -287,9 +286,7 @@ async def test_clip_is_decoded_below_priority_of_engines(stuck: Path) -> None:
 async def test_clip_reader_kills_child_on_cancellation(stuck: Path) -> None:
     reader = ClipReader(clips.RATE, wall_s=600.0)
     task = asyncio.create_task(reader.read(GOOD["wav"]))
-    async with asyncio.timeout(60):
-        while not children(stuck):
-            await asyncio.sleep(0.005)
+    await until(lambda: children(stuck))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

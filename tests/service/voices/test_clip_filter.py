@@ -14,6 +14,7 @@ from service.voices import clip_reader as clip_module
 from service.voices import clip_sandbox
 from service.voices.clip_reader import ClipReader
 from tests.service.voices import clips
+from tests.waiting import until
 
 CHILD = Path(clip_module.__file__).with_name("clip_sandbox.py")
 
@@ -136,9 +137,7 @@ async def test_real_child_is_filtered_in_all_threads_before_it_reads(tmp_path: P
         lines = [line for one in threads for line in (one / "status").read_text().splitlines()]
         return {line for line in lines if line.startswith("Seccomp:")}
 
-    async with asyncio.timeout(60):
-        while filters() != {"Seccomp:\t2"}:
-            await asyncio.sleep(0.01)
+    await until(lambda: filters() == {"Seccomp:\t2"})
     answer, _ = await child.communicate(clips.wav(clips.tone()))
     assert json.loads(answer.partition(b"\n")[0])["filtered"] is True
     assert child.returncode == 0

@@ -14,9 +14,9 @@ import pytest
 
 from service.voices.store import FolderLock, Voice, VoiceFolder
 from streaming.errors import BackendError, ErrorCode, RequestError
-from tests.service.live import until
 from tests.service.voices.stored_voices import library, voice
 from tests.service.voices.voice_server import files_in
+from tests.waiting import until
 
 
 async def test_servers_see_voices_added_and_removed_by_each_other(tmp_path: Path) -> None:

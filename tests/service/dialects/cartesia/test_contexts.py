@@ -22,7 +22,8 @@ from tests.service.dialects.cartesia.talk import (
 )
 from tests.service.dialects.vendor_talk import s16, speaking
 from tests.service.housekeeping import take_over_housekeeping
-from tests.service.live import gateway, hold_codec, until
+from tests.service.live import gateway, hold_codec
+from tests.waiting import until
 
 
 @pytest.fixture

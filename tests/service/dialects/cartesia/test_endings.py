@@ -26,6 +26,7 @@ from tests.service.dialects.cartesia.talk import (
 from tests.service.dialects.vendor_talk import VendorTalk, s16, speaking
 from tests.service.live import gateway, most_rows
 from tests.service.memory import served
+from tests.waiting import until
 
 SLOW: dict[str, Any] = {"row_s": 0.002, "frames_per_character": 20}
 
@@ -96,9 +97,7 @@ async def test_expired_context_resumes_with_continued_word_times() -> None:
     async with gateway(speaking(), **EXACT) as server, cartesia(server) as talk:
         await say(talk, "a", "Yes. ", end=False, add_timestamps=True)
         await until_heard(talk, "a")
-        async with asyncio.timeout(60):
-            while server.runtime.admission.active:
-                await asyncio.sleep(0.05)
+        await until(lambda: not server.runtime.admission.active)
         await say(talk, "a", "No.", add_timestamps=True)
         await talk.until(is_("done", "a"))
         assert [message["type"] for message in talk.messages].count("done") == 1

@@ -24,8 +24,9 @@ from tests.service.dialects.elevenlabs.talk import (
     whole,
 )
 from tests.service.dialects.vendor_talk import VendorTalk, s16
-from tests.service.live import Gateway, gateway, most_rows, until
+from tests.service.live import Gateway, gateway, most_rows
 from tests.service.memory import served
+from tests.waiting import until
 
 
 async def until_heard(talk: VendorTalk, context: str) -> None:

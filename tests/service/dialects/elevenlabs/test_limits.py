@@ -16,7 +16,8 @@ from tests.service.dialects.elevenlabs.talk import (
 )
 from tests.service.dialects.vendor_talk import s16
 from tests.service.housekeeping import take_over_housekeeping
-from tests.service.live import gateway, until
+from tests.service.live import gateway
+from tests.waiting import until
 
 
 async def test_contexts_being_spoken_count_towards_limit() -> None:

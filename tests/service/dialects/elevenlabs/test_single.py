@@ -20,7 +20,8 @@ from tests.service.dialects.elevenlabs.talk import (
 )
 from tests.service.dialects.vendor_talk import s16
 from tests.service.housekeeping import take_over_housekeeping
-from tests.service.live import gateway, until
+from tests.service.live import gateway
+from tests.waiting import until
 
 
 async def test_single_stream_ends_and_closes_after_empty_text() -> None:

@@ -19,7 +19,8 @@ from service.audio.filters import Resampler
 from service.audio.formats import MEDIA_TYPES, SAMPLE_RATES
 from service.audio.pump import EncoderPump
 from streaming.protocol.binary import AudioHeader
-from tests.service.live import SPEC, Client, Gateway, client, gateway, until
+from tests.service.live import SPEC, Client, Gateway, client, gateway
+from tests.waiting import until
 
 RATE = SPEC.sample_rate
 EXACT = {"lookahead_frames": SPEC.right_frames}

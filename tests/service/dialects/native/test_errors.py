@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from streaming.ports import SpeechRequest
 from streaming.window import DecodeWindow
 from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import Client, client, gateway
+from tests.waiting import until
 
 BAD_CREATES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"voice": "nobody"}, "unknown_voice", "voice"),
@@ -280,9 +280,7 @@ async def test_slow_consumer_is_closed_without_affecting_others() -> None:
             await stalled.next()
             await stalled.create(max_lead_ms=10**7)
             await stalled.send("text.append", context_id="c", text=TEXT)
-            async with asyncio.timeout(60):
-                while server.runtime.admission.active:
-                    await asyncio.sleep(0.05)
+            await until(lambda: not server.runtime.admission.active)
             assert len(await good.say("Still here.", max_lead_ms=10**7)) > 0
         text = (await get(server.http + "/metrics")).text
         assert 'tts_errors_total{code="slow_consumer"} 1.0' in text

@@ -16,6 +16,7 @@ from loadtest.fakes.talker import FakeTalker
 from streaming.protocol.binary import AudioFlags, AudioHeader
 from tests.service.dialects.native.texts import EXACT, SENTENCES, TEXT, get, is_done
 from tests.service.live import SPEC, Client, client, gateway, most_rows
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("mode", ["chunked", "whole"])
@@ -217,9 +218,7 @@ async def test_disconnect_frees_talker_and_codec() -> None:
         async with client(server.url) as talk:
             await talk.create()
             await talk.send("text.append", context_id="c", text=TEXT)
-            async with asyncio.timeout(60):
-                while not server.codec.outstanding:
-                    await asyncio.sleep(0.005)
+            await until(lambda: server.codec.outstanding)
             assert server.talker.outstanding == 1
             talk.socket.transport.abort()
         await server.until_free()

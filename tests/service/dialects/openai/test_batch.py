@@ -27,6 +27,7 @@ from tests.service.audio.audio_signal import stretched
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.dialects.vendor_talk import s16
 from tests.service.live import SPEC, client, gateway
+from tests.waiting import until
 
 
 def pcm(result: dict[str, Any]) -> bytes:
@@ -278,15 +279,12 @@ async def test_disconnect_cancels_whole_batch() -> None:
         async with http.stream("POST", server.http + BATCH_PATH, json=body) as answer:
             pieces = answer.aiter_raw()  # kept, because httpx closes the response with its iterator
             await anext(pieces)
-            async with asyncio.timeout(60):
-                while server.talker.outstanding < 4:
-                    await asyncio.sleep(0.005)
+            await until(lambda: server.talker.outstanding >= 4)
         await server.until_free()
         counted = server.runtime.metrics.render().decode()
         assert 'tts_contexts_total{outcome="cancelled",protocol="openai"} 4.0' in counted
-        async with asyncio.timeout(60):
-            while server.runtime.lifecycle.connections:  # closed shortly after the work ends
-                await asyncio.sleep(0.005)
+        # they are closed shortly after the work ends
+        await until(lambda: not server.runtime.lifecycle.connections)
         made = server.talker.rows_made
         await asyncio.sleep(0.05)
         assert server.talker.rows_made == made
@@ -295,9 +293,7 @@ async def test_disconnect_cancels_whole_batch() -> None:
 async def test_drain_refuses_items_not_yet_started() -> None:
     async with gateway(FakeTalker(row_s=0.005), max_batch_contexts=1) as server:
         answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
-        async with asyncio.timeout(60):
-            while not server.talker.outstanding:
-                await asyncio.sleep(0.001)
+        await until(lambda: server.talker.outstanding)
         draining = asyncio.create_task(server.runtime.lifecycle.drain())
         body = (await answering).json()
         await draining

@@ -14,6 +14,7 @@ from loadtest.fakes.talker import FakeTalker
 from service.dialects.openai import batch
 from tests.service.dialects.openai.talk import BATCH_PATH, BATCH_TEXTS, batch_items, post_batch
 from tests.service.live import client, gateway
+from tests.waiting import until
 
 
 async def test_batch_item_without_slot_fails_after_timeout(
@@ -46,9 +47,7 @@ async def test_drain_timeout_ends_items_being_spoken() -> None:
     async with gateway(talker, max_batch_contexts=3, drain_s=0.3) as server:
         talker.row_s = 0.02
         answering = asyncio.create_task(post_batch(server, {"items": batch_items(*BATCH_TEXTS)}))
-        async with asyncio.timeout(60):
-            while server.talker.outstanding < 3:
-                await asyncio.sleep(0.005)
+        await until(lambda: server.talker.outstanding >= 3)
         draining = asyncio.create_task(server.runtime.lifecycle.drain())
         body = (await answering).json()
         await draining

@@ -20,6 +20,7 @@ from streaming.errors import BackendError, ErrorCode
 from tests.service.dialects.openai.talk import EXACT, SPEAK, TEXT, official, parsed, whole
 from tests.service.dialects.vendor_talk import s16
 from tests.service.live import Gateway, gateway
+from tests.waiting import until
 
 PATH = "/v1/audio/speech"
 PCM: dict[str, Any] = {"input": TEXT, "response_format": "pcm"}
@@ -177,9 +178,7 @@ async def test_disconnect_before_first_byte_cancels_codec() -> None:
         server.codec.delay_s = 3600
         async with httpx.AsyncClient(timeout=60) as http:
             asking = asyncio.create_task(http.post(server.http + PATH, json=PCM))
-            async with asyncio.timeout(60):
-                while not server.codec.outstanding:
-                    await asyncio.sleep(0.005)
+            await until(lambda: server.codec.outstanding)
             assert asking.cancel()
             await asyncio.wait([asking])
         await server.until_free()
@@ -299,12 +298,8 @@ async def test_unread_response_loses_slot_after_slow_consumer_s() -> None:
     # the client has audio left to play, for which it would get more time without drain_s
     settings: dict[str, Any] = {**FAR_AHEAD, "slow_consumer_s": 0.3, "drain_s": 0.1}
     async with gateway(LONG, **settings) as server, unread(server):
-        async with asyncio.timeout(60):
-            while not server.runtime.admission.active:
-                await asyncio.sleep(0.005)
-        async with asyncio.timeout(30):
-            while server.runtime.admission.active:
-                await asyncio.sleep(0.02)
+        await until(lambda: server.runtime.admission.active)
+        await until(lambda: not server.runtime.admission.active, timeout_s=30)
         await server.until_free()
         text = await metrics(server)
         assert 'tts_errors_total{code="slow_consumer"} 1.0' in text

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from service.dialects.wyoming.listener import serve_wyoming
 from service.listening import configure_listener
 from service.runtime import Runtime
+from tests.waiting import until
 
 #: Seconds for anything that must happen.
 PATIENCE_S = 30
@@ -138,6 +139,4 @@ async def talking(runtime: Runtime) -> AsyncIterator[WyomingTalk]:
 
 async def until_left(runtime: Runtime) -> None:
     """Wait until the service has no connection."""
-    async with asyncio.timeout(PATIENCE_S):
-        while runtime.lifecycle.connections:
-            await asyncio.sleep(0.002)
+    await until(lambda: not runtime.lifecycle.connections)

@@ -21,6 +21,7 @@ from tests.service.dialects.wyoming.talk import (
     until_left,
 )
 from tests.service.memory import Served, served
+from tests.waiting import until
 
 TEXT = "This one is a sentence that is long enough to be sent in several pieces."
 OTHER = "Another one, which is spoken after it."
@@ -248,9 +249,7 @@ async def test_clients_are_held_until_service_is_ready() -> None:
     async with served(hold_s=60.0) as service, talking(service.runtime) as talk:
         service.codec.is_ready = False
         talk.send("describe")
-        async with asyncio.timeout(30):
-            while not service.runtime.lifecycle.held:
-                await asyncio.sleep(0.002)
+        await until(lambda: service.runtime.lifecycle.held, timeout_s=30)
         service.codec.is_ready = True
         await talk.until("info")
         assert any(await talk.speak(TEXT))
@@ -283,9 +282,9 @@ async def test_drain_waits_until_slow_client_has_all_audio() -> None:
         async with connected(port, receive_bytes=4096) as talk:
             talk.pause()
             talk.send("synthesize", text=text)
-            async with asyncio.timeout(30):
-                while 'complete",protocol="wyoming"} 1.0' not in metrics(service):
-                    await asyncio.sleep(0.002)
+            await until(
+                lambda: 'complete",protocol="wyoming"} 1.0' in metrics(service), timeout_s=30
+            )
 
             async def stop() -> None:
                 await service.runtime.lifecycle.drain()
