@@ -139,4 +139,4 @@ async def talking(runtime: Runtime) -> AsyncIterator[WyomingTalk]:
 
 async def until_left(runtime: Runtime) -> None:
     """Wait until the service has no connection."""
-    await until(lambda: not runtime.lifecycle.connections)
+    await until(lambda: not runtime.lifecycle.connections, timeout_s=PATIENCE_S)
