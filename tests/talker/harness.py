@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ WORDS = (
     "again",
 )  # fmt: skip
 GREEDY = Sampling(temperature=0.0)
+T = TypeVar("T")
 
 
 def text(number: int) -> str:
@@ -169,6 +171,31 @@ async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def begun_at_once(
+    engine: TalkerProcessEngine, streams: Sequence[Coroutine[Any, Any, T]]
+) -> list[T]:
+    """Run streams whose requests all reach the talker before it takes its next step, however slowly
+    this process sends them.
+    """
+    assert engine.pid is not None
+    expected = engine.outstanding + len(streams)
+    os.kill(engine.pid, signal.SIGSTOP)
+    tasks = [asyncio.create_task(stream) for stream in streams]
+    await until(lambda: engine.outstanding == expected)
+    os.kill(engine.pid, signal.SIGCONT)
+    return await asyncio.gather(*tasks)
+
+
+async def preempting(
+    engine: TalkerProcessEngine, streams: Sequence[Coroutine[Any, Any, T]]
+) -> list[T]:
+    """Run streams of which some must be preempted."""
+    before = engine.last_step.preempted
+    heard = await begun_at_once(engine, streams)
+    assert engine.last_step.preempted > before
+    return heard
 
 
 async def idle(engine: TalkerProcessEngine) -> None:

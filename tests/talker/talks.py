@@ -15,7 +15,7 @@ from talker.checkpoint import open_checkpoint
 from tests.talker.harness import GREEDY, MAX_ROWS, Voices, text
 
 #: Continued utterances are short, because the plain loop takes milliseconds per row.
-_SHORT_ROWS = 40
+SHORT_ROWS = 40
 #: Closer decisions are not compared: rounding may change them.
 _MARGIN = 2e-5
 
@@ -54,11 +54,13 @@ class Talk:
         self.ids, self.said = [*self._head(), *turn], []
         self._add(rows)
 
-    def next_text(self, start: int) -> str:
-        """The first text from number ``start`` on whose speech ends and has clear margins."""
+    def next_text(self, start: int, finish: str = "stop") -> str:
+        """The first text from number ``start`` on whose speech ends, or is cut at ``SHORT_ROWS``,
+        and has clear margins.
+        """
         for number in itertools.count(start):
-            spoken = self.oracle.speak(self, text(number), _SHORT_ROWS)[0]
-            if spoken.finish == "stop" and spoken.margin > _MARGIN:
+            spoken = self.oracle.speak(self, text(number), SHORT_ROWS)[0]
+            if spoken.finish == finish and spoken.margin > _MARGIN:
                 return text(number)
         raise AssertionError
 
@@ -69,7 +71,7 @@ class Talk:
         for number in itertools.count(start):
             words = text(number)
             talk = self._fitting(words, positions)
-            spoken = self.oracle.speak(talk, words, _SHORT_ROWS)[0]
+            spoken = self.oracle.speak(talk, words, SHORT_ROWS)[0]
             if spoken.finish == "stop" and spoken.margin > _MARGIN:
                 return words, talk
         raise AssertionError

@@ -7,8 +7,6 @@ it, Model Runner V2.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -29,8 +27,10 @@ from tests.talker.harness import (
     MAX_ROWS,
     RUNNER,
     Oracle,
+    begun_at_once,
     hear,
     idle,
+    preempting,
     running,
     text,
     until,
@@ -119,15 +119,10 @@ async def test_waiting_streams_are_spoken_earliest_deadline_first(
         return heard.same(oracle.speak(text(number)))
 
     async with running(tiny_checkpoint, engine=kind, max_num_seqs=1) as started:
-        assert started.pid is not None
-        os.kill(started.pid, signal.SIGSTOP)  # until all have been sent
         streams = [
-            asyncio.create_task(speak(started, *one, i))
-            for one, i in zip(dry_in_s.items(), numbers, strict=True)
+            speak(started, *one, i) for one, i in zip(dry_in_s.items(), numbers, strict=True)
         ]
-        await until(lambda: started.outstanding == len(streams))
-        os.kill(started.pid, signal.SIGCONT)
-        assert await asyncio.gather(*streams) == [True] * len(dry_in_s)
+        assert await begun_at_once(started, streams) == [True] * len(dry_in_s)
     assert order == ["first", "dry", "soon", "unhurried", "late"]
 
 
@@ -255,13 +250,10 @@ async def test_preempted_streams_match_oracle(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
-        heard = await asyncio.gather(*(hear(engine, text(i)) for i in range(16)))
-        assert engine.last_step.preempted > 0
+        heard = await preempting(engine, [hear(engine, text(i)) for i in range(16)])
         assert [h.same(oracle.speak(text(i))) for i, h in enumerate(heard)] == [True] * 16
-        before = engine.last_step.preempted
         mild = [warm(i, temperature=0.4) for i in range(16)]
-        heard = await asyncio.gather(*(hear(engine, text(0), s) for s in mild))
-        assert engine.last_step.preempted > before
+        heard = await preempting(engine, [hear(engine, text(0), s) for s in mild])
         wanted = [oracle.speak(text(0), s) for s in mild]
         assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 16
         await idle(engine)

@@ -20,8 +20,19 @@ from streaming.errors import BackendError, ErrorCode, RequestError
 from streaming.ports import Sampling, SpeechRequest, TalkerRows
 from talker.engine import TalkerProcessEngine
 from talker.prompts import Prompt, PromptBuilder
-from tests.talker.harness import GREEDY, MAX_ROWS, Heard, hear, idle, running, text, until, warm
-from tests.talker.talks import Talk, TalkOracle
+from tests.talker.harness import (
+    GREEDY,
+    MAX_ROWS,
+    Heard,
+    hear,
+    idle,
+    preempting,
+    running,
+    text,
+    until,
+    warm,
+)
+from tests.talker.talks import SHORT_ROWS, Talk, TalkOracle
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 #: Block size of the KV cache on a CPU; the prefix cache holds only whole blocks.
@@ -289,13 +300,14 @@ async def test_paused_and_preempted_utterances_resume_unchanged(
     async with running(tiny_checkpoint, engine="inprocess", continuity="on", **settings) as engine:
         speakers = [Speaker(engine, oracle, f"s{i}") for i in range(12)]
         await asyncio.gather(*(s.go_on() for s in speakers))
-        words = [s.talk.next_text(5 * i) for i, s in enumerate(speakers)]
-        wanted = [s.talk.say(w) for s, w in zip(speakers, words, strict=True)]
-        heard = await asyncio.gather(
-            *(s.hear(w, pause_s=0.05) for s, w in zip(speakers, words, strict=True))
-        )
+        words = [s.talk.next_text(5 * i, "length") for i, s in enumerate(speakers)]
+        wanted = [s.talk.say(w, SHORT_ROWS) for s, w in zip(speakers, words, strict=True)]
+        streams = [
+            s.hear(w, rows=SHORT_ROWS, pause_s=0.05 * (i % 2))
+            for i, (s, w) in enumerate(zip(speakers, words, strict=True))
+        ]
+        heard = await preempting(engine, streams)
         assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
-        assert engine.last_step.preempted > 0
         await idle(engine)
 
 

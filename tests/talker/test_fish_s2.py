@@ -33,7 +33,18 @@ from talker.sampler import Draw, Repetition
 from talker.shape import CheckpointError
 from tests.codec.fake_graphs import Tape
 from tests.talker import tiny_fish
-from tests.talker.harness import GREEDY, RUNNER, Heard, hear, idle, running, spelled, text, warm
+from tests.talker.harness import (
+    GREEDY,
+    RUNNER,
+    Heard,
+    hear,
+    idle,
+    preempting,
+    running,
+    spelled,
+    text,
+    warm,
+)
 
 ROWS = 40 if RUNNER == "v1" else 12
 
@@ -327,10 +338,8 @@ async def test_preempted_and_chunked_streams_match_oracle(folder: Path, oracle: 
     }  # fmt: skip
     async with running(folder, voices=Voices(), engine="inprocess", **tight) as engine:
         draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(12)]
-        heard = await asyncio.gather(
-            *(hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws))
-        )
-        assert engine.last_step.preempted > 0
+        streams = [hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws)]
+        heard = await preempting(engine, streams)
         wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
         assert equal(heard, wanted) == [True] * 12
         await idle(engine)

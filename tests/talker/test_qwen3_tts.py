@@ -25,7 +25,7 @@ from talker.prompts import PromptBuilder
 from talker.request_builder import RequestBuilder
 from talker.shape import CheckpointError
 from tests.talker import tiny_qwen3_tts as tiny_qwen
-from tests.talker.harness import GREEDY, RUNNER, Heard, hear, idle, running, text, warm
+from tests.talker.harness import GREEDY, RUNNER, Heard, hear, idle, preempting, running, text, warm
 from tests.talker.qwen3_tts_oracle import Place, Qwen3TTSReference
 
 ROWS = 40 if RUNNER == "v1" else 10
@@ -404,13 +404,11 @@ async def test_preempted_chunked_and_paused_streams_match_oracle(
     }  # fmt: skip
     async with running(folder, engine="inprocess", **tight) as engine:
         draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(12)]
-        heard = await asyncio.gather(
-            *(
-                hear(engine, text(i), draw, rows=ROWS, pause_s=0.02 * (i % 3))
-                for i, draw in enumerate(draws)
-            )
-        )
-        assert engine.last_step.preempted > 0
+        streams = [
+            hear(engine, text(i), draw, rows=ROWS, pause_s=0.02 * (i % 3))
+            for i, draw in enumerate(draws)
+        ]
+        heard = await preempting(engine, streams)
         wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
         assert equal(heard, wanted) == [True] * 12
         await idle(engine)

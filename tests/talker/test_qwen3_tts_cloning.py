@@ -20,7 +20,7 @@ from talker.engine import TalkerProcessEngine
 from talker.prompts import PromptBuilder, ReferenceVoice
 from talker.request_builder import RequestBuilder
 from tests.talker import tiny_qwen3_tts as tiny_qwen
-from tests.talker.harness import GREEDY, RUNNER, hear, idle, running, text, warm
+from tests.talker.harness import GREEDY, RUNNER, hear, idle, preempting, running, text, warm
 from tests.talker.qwen3_tts_oracle import Qwen3TTSReference, VoiceClip
 
 ROWS = 30 if RUNNER == "v1" else 10
@@ -258,19 +258,17 @@ async def test_preempted_chunked_and_paused_clones_match_oracle(
     }  # fmt: skip
     voices = [voice(n, SAID if n % 2 else None, 20 + n) for n in range(8)]
     async with running(folder, engine="inprocess", **tight) as engine:
-        heard = await asyncio.gather(
-            *(
-                hear(
-                    engine, text(n), warm(n, temperature=0.9), rows=24, pause_s=0.02 * (n % 3),
-                    references=[reference(one)],
-                )
-                for n, one in enumerate(voices)
+        streams = [
+            hear(
+                engine, text(n), warm(n, temperature=0.9), rows=40, pause_s=0.02 * (n % 3),
+                references=[reference(one)],
             )
-        )  # fmt: skip
-        assert engine.last_step.preempted > 0
+            for n, one in enumerate(voices)
+        ]  # fmt: skip
+        heard = await preempting(engine, streams)
         await idle(engine)
     draws = [warm(n, temperature=0.9) for n in range(len(voices))]
-    wanted = [oracle.speak(text(n), voices[n], draw, 24) for n, draw in enumerate(draws)]
+    wanted = [oracle.speak(text(n), voices[n], draw, 40) for n, draw in enumerate(draws)]
     assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * len(voices)
 
 

@@ -24,7 +24,17 @@ from streaming.ports import SpeechRequest
 from talker.checkpoint import open_checkpoint
 from talker.engine import TalkerProcessEngine
 from talker.prompts import Prompt
-from tests.talker.harness import MAX_ROWS, RUNNER, Voices, idle, running, text, until, warm
+from tests.talker.harness import (
+    MAX_ROWS,
+    RUNNER,
+    Voices,
+    idle,
+    preempting,
+    running,
+    text,
+    until,
+    warm,
+)
 from tests.talker.tiny import HEADS_TO_WATCH
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -212,8 +222,7 @@ async def test_word_timings_survive_preemption(
     tiny_checkpoint: Path, kind: str, oracle: Oracle
 ) -> None:
     async with running(tiny_checkpoint, engine=kind, **TIGHT) as engine:
-        heard = await asyncio.gather(*(hear(engine, i) for i in range(16)))
-        assert engine.last_step.preempted > 0
+        heard = await preempting(engine, [hear(engine, i) for i in range(16)])
         check(oracle, heard, range(16))
 
 
