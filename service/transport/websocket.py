@@ -425,11 +425,11 @@ class Socket:
         is_written = self._outbox.is_empty and self._writing_since is None
         is_read = is_written and not self._acks.is_waiting
         is_settled = self.is_leaving and is_read and dialect.is_settled(now)
+        if now >= self._leave_at - _TELL_S:
+            self._cut()
         if now >= self._leave_at or is_settled:
             dialect.on_leave()
             raise SocketClosing(CloseCode.GOING_AWAY)
-        if now >= self._leave_at - _TELL_S:
-            self._cut()
         if self._fault is not None or not self._is_welcome:
             self._end(self._code)
         else:

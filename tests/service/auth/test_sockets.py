@@ -313,9 +313,11 @@ async def test_socket_over_max_session_finishes_contexts_and_closes(
             assert server.runtime.lifecycle.is_ready
 
 
+@pytest.mark.parametrize("late_s", [0.0, 0.6])
 async def test_context_unfinished_at_end_of_old_socket_gets_error(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, late_s: float
 ) -> None:
+    """Also when housekeeping is so late that the socket closes in the same look."""
     looks = take_over_housekeeping(monkeypatch)
     talker = FakeTalker(row_s=0.05, frames_per_character=50)
     limits: dict[str, Any] = {"max_session_s": 60.0, "drain_s": 20.0}
@@ -327,7 +329,7 @@ async def test_context_unfinished_at_end_of_old_socket_gets_error(
         await until(lambda: server.talker.outstanding)
         look(opened_at + 60.0)
         await talk.until("going_away")
-        look(opened_at + 80.0)
+        look(opened_at + 80.0 + late_s)
         error = await talk.error()
         assert (error["code"], error["context_id"]) == ("draining", "c")
         assert (await talk.until("context.done"))["reason"] == "error"
