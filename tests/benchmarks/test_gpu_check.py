@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -33,11 +34,13 @@ def run(work: Path, *options: str, module: list[str] = ODD) -> tuple[int, dict[s
     return status, {result.stage: result for result in report.results}
 
 
-def runs_still(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def wait_for_end(pid: int) -> None:
+    """Wait for a process that was told to end, and does by itself."""
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +148,7 @@ def test_runner_reports_every_stage_despite_failures(
     assert found["broken"].problems == ["a screw is loose"]
     assert found["raising"].problems == ["RuntimeError: no such thing"]
     assert "ended with 7: about to fall over" in found["crashing"].problems[0]
-    child = int((tmp_path / "child").read_text())
-    assert not runs_still(child)
+    wait_for_end(int((tmp_path / "child").read_text()))
     said = capsys.readouterr().out
     assert "BROKEN: a screw is loose" in said
     assert "1.5 x worse" in said
@@ -172,11 +174,7 @@ def test_runner_ends_stage_and_its_children_on_ctrl_c(
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "--stages", "hanging")
-    child = int((tmp_path / "child").read_text())
-    deadline = time.monotonic() + 60
-    while runs_still(child):  # it was told to end, and does by itself
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_end(int((tmp_path / "child").read_text()))
 
 
 def test_runner_makes_folder_of_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

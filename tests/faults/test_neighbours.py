@@ -45,7 +45,7 @@ class BesideABusyProcess(FakeCodecEngine):
 
 async def test_admission_lowers_capacity_beside_busy_process() -> None:
     codec = BesideABusyProcess()
-    talker = FakeTalker(frames_per_character=4, capacity=16)
+    talker = FakeTalker(row_s=0.0001, frames_per_character=4, capacity=16)
     async with gateway(talker, codec, admission="measured") as served:
         admission = served.runtime.admission
         url = f"ws://127.0.0.1:{served.port}/v1/tts/stream"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,24 +28,24 @@ async def test_supervisor_paused_with_its_child_does_not_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both stop, as on a suspended machine; the supervisor runs first afterwards."""
-    looks = 0
+    watch, looks = replace(QUICK, hang_timeout_s=5.0), 0
 
     def pause(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(2 * QUICK.hang_timeout_s)
+        time.sleep(2 * watch.hang_timeout_s)
         os.kill(pid, signal.SIGCONT)
 
     def look(pid: int) -> Vitals | None:
         nonlocal looks
-        looks += 1
-        if nest.supervisor.is_up and looks % 4 == 0:
+        looks += nest.supervisor.is_up
+        if looks == 6:
             asyncio.get_running_loop().call_soon(pause, pid)
         return read_vitals(pid)
 
     monkeypatch.setattr(child_process, "read_vitals", look)
-    nest = Nest(watch=QUICK)
+    nest = Nest(watch=watch)
     await nest.supervisor.start()
-    await until(lambda: looks >= 20, timeout_s=120)
+    await until(lambda: looks >= 12, timeout_s=120)
     assert nest.supervisor.restarts == 0
     nest.supervisor.send(nest.say("here"))
     await nest.until(lambda: nest.said == ["here"])
@@ -86,7 +87,7 @@ async def test_gateway_that_was_paused_does_not_close_clients_as_slow(
     ids=["request", "handshake"],
 )
 async def test_head_that_arrives_during_a_pause_is_answered(head: str, answer: bytes) -> None:
-    handshake_s = 3.0
+    handshake_s = 6.0
     async with instance(free_port(), TALKWIRE_HANDSHAKE_S=str(handshake_s)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await server.is_ready()  # the earlier connection has been accepted too

@@ -30,7 +30,7 @@ from tests.faults.rig import (
     openai,
 )
 
-LEAD_S, SLOW_S, CHUNK_FRAMES = 1.0, 5.0, 50
+LEAD_S, SLOW_S, CHUNK_FRAMES = 1.0, 2.5, 50
 #: Limit of unread audio: two seconds, as the lead is less than that, and the chunk that reaches
 #: it, which may be half again as large as others.
 UNREAD_FRAMES = round(2.0 / SPEC.frame_s) + 2 * CHUNK_FRAMES

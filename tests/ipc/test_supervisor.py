@@ -192,9 +192,9 @@ async def test_child_that_closes_its_link_and_stays_is_killed(nest: Nest) -> Non
 
 
 async def test_idle_child_is_not_considered_hung() -> None:
-    nest = Nest(watch=replace(QUICK, hang_timeout_s=3.0))
+    nest = Nest(watch=replace(QUICK, hang_timeout_s=6.0))
     await nest.supervisor.start()
-    await asyncio.sleep(6.0)
+    await asyncio.sleep(9.0)
     assert (nest.downs, len(nest.pids)) == (0, 1)
     await nest.supervisor.stop()
 

@@ -115,8 +115,10 @@ class Late(bare_server.ReplaySession):
 
 
 @contextlib.asynccontextmanager
-async def listening(talk: type[bare_server.ReplaySession]) -> AsyncIterator[str]:
-    choose: Callable[[str], bare_server.Chunks] = bare_server.chooser([SPOKEN])
+async def listening(
+    talk: type[bare_server.ReplaySession], spoken: TurnRecord = SPOKEN
+) -> AsyncIterator[str]:
+    choose: Callable[[str], bare_server.Chunks] = bare_server.chooser([spoken])
 
     async def answer(socket: ServerConnection) -> None:
         await talk(socket, choose).run()
@@ -127,7 +129,7 @@ async def listening(talk: type[bare_server.ReplaySession]) -> AsyncIterator[str]
 
 
 async def test_native_session_fails_when_server_hangs(monkeypatch) -> None:
-    monkeypatch.setattr("loadtest.session._SILENT_S", 0.2)
+    monkeypatch.setattr("loadtest.session._SILENT_S", 0.0)
     async with listening(Hung) as url:
         plan = Plan(url, 0.3, 0.0, streams=3, workload=WHOLE, grace_s=0.5)
         records = await carried_out(plan, monkeypatch)
@@ -139,9 +141,11 @@ async def test_native_session_fails_when_server_hangs(monkeypatch) -> None:
 
 
 async def test_native_session_records_audio_after_cancel(monkeypatch) -> None:
-    # The barge-in comes within a quarter of a second. Audio is sent for another quarter.
+    # The barge-in comes within a quarter of a second. Audio is sent for another quarter, however
+    # late either is: it would last for a minute.
+    long = msgspec.structs.replace(SPOKEN, arrivals=[(i / 20, 2400) for i in range(1200)])
     cut = Workload(turns=(2, 2), texts=("Hi.",), tokens_per_s=0, barge_in=1.0, think_s=0)
-    async with listening(Late) as url:
+    async with listening(Late, long) as url:
         plan = Plan(url, 20.0, 0.0, streams=4, workload=cut, report_every_s=0)
         records = await carried_out(plan, monkeypatch)
     assert [record.outcome for record in records] == ["cancelled"] * 8

@@ -312,16 +312,16 @@ async def test_pause_of_audio_that_listener_has_is_no_timeout() -> None:
         create = await peer.open_context()
         await peer.expect(protocol.TextAppend)
         await peer.expect(protocol.ContextEnd)
-        await peer.audio(0, PCM * 100)
+        await peer.audio(0, PCM * 200)
         await asyncio.sleep(2 * timeout_s)  # far less than the audio that was sent
         await peer.audio(0, PCM)
         await peer.finish(create.context_id)
 
-    timeout_s = 2.0
+    timeout_s = 5.0
     options = APIConnectOptions(max_retry=0, timeout=timeout_s)
     async with plugin(Stage(ahead)) as voice:
         speech = await listen(voice.synthesize(TEXT, conn_options=options))
-        assert speech.pcm.startswith(PCM * 101)
+        assert speech.pcm.startswith(PCM * 201)
 
 
 async def test_text_without_anything_to_hear_is_short_silence() -> None:

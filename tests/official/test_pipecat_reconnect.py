@@ -51,7 +51,7 @@ async def test_turn_between_reconnect_attempts_is_spoken() -> None:
 
     script = Slow()
     server = await _serve(script)
-    tts = _service(server, backoff_s=4.0)
+    tts = _service(server, backoff_s=8.0)
     async with conversation(tts) as talk:
         port = _port(server)
         server.close()

@@ -338,8 +338,9 @@ async def test_preempted_and_chunked_streams_match_oracle(folder: Path, oracle: 
     }  # fmt: skip
     async with running(folder, voices=Voices(), engine="inprocess", **tight) as engine:
         draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(12)]
-        streams = [hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws)]
-        heard = await preempting(engine, streams)
+        heard = await preempting(
+            engine, [hear(engine, text(i), draw, rows=ROWS) for i, draw in enumerate(draws)]
+        )
         wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
         assert equal(heard, wanted) == [True] * 12
         await idle(engine)

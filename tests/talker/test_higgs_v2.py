@@ -631,8 +631,9 @@ async def test_preempted_and_chunked_streams_match_oracle(converted: Path, oracl
         "max_positions": 384, "kv_positions": 416, "max_batched_positions": 67, "max_num_seqs": 12,
     }  # fmt: skip
     async with running(converted, engine="inprocess", **tight) as engine:
-        streams = [hear(engine, text(i), quiet(i), rows=ROWS) for i in range(12)]
-        heard = await preempting(engine, streams)
+        heard = await preempting(
+            engine, [hear(engine, text(i), quiet(i), rows=ROWS) for i in range(12)]
+        )
         wanted = [oracle.speak(text(i), quiet(i), rows=ROWS) for i in range(12)]
         assert [h.same(w) for h, w in zip(heard, wanted, strict=True)] == [True] * 12
         await idle(engine)

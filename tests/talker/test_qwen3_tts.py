@@ -404,11 +404,13 @@ async def test_preempted_chunked_and_paused_streams_match_oracle(
     }  # fmt: skip
     async with running(folder, engine="inprocess", **tight) as engine:
         draws = [warm(i, temperature=0.9) if i % 2 else GREEDY for i in range(12)]
-        streams = [
-            hear(engine, text(i), draw, rows=ROWS, pause_s=0.02 * (i % 3))
-            for i, draw in enumerate(draws)
-        ]
-        heard = await preempting(engine, streams)
+        heard = await preempting(
+            engine,
+            [
+                hear(engine, text(i), draw, rows=ROWS, pause_s=0.02 * (i % 3))
+                for i, draw in enumerate(draws)
+            ],
+        )
         wanted = [oracle.speak(text(i), draw) for i, draw in enumerate(draws)]
         assert equal(heard, wanted) == [True] * 12
         await idle(engine)
