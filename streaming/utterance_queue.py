@@ -401,11 +401,11 @@ class UtteranceQueue:
     @property
     def talker_deadline(self) -> float:
         """When the listener will run out of audio without further rows of the utterance that the
-        talker speaks, but not before its text came.
+        talker speaks, but not before its text came. It is finite.
         """
         talking = self._talking
-        if talking is None:
-            return self.playback.dry_at
+        if talking is None:  # all frames have come, perhaps before the talker reports the end
+            return max(self.playback.dry_at, 0.0)
         in_hand_s = self._backlog_s(talking) + talking.unsent_s
         return max(self.playback.dry_at + in_hand_s, talking.queued_at)
 

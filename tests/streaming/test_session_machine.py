@@ -258,8 +258,8 @@ class SessionMachine(RuleBasedStateMachine):
     def post(self, event: Event) -> None:
         over = self.last
         commands = self.session.handle(event, self.now)
-        if over is not None:
-            assert commands == [], "a word after the last one"
+        assert np.isfinite(self.session.talker_deadline), "the talker cannot put it in order"
+        assert over is None or commands == [], "a word after the last one"
         for command in commands:
             self.obey(command)
 
