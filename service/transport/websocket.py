@@ -425,7 +425,7 @@ class Socket:
         is_written = self._outbox.is_empty and self._writing_since is None
         is_read = is_written and not self._acks.is_waiting
         is_settled = self.is_leaving and is_read and dialect.is_settled(now)
-        if now >= self._leave_at - _TELL_S:
+        if now >= self._leave_at - _TELL_S and not is_settled:
             self._cut()
         if now >= self._leave_at or is_settled:
             dialect.on_leave()
