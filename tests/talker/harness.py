@@ -9,7 +9,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from talker.engine import TalkerProcessEngine
 from talker.prompts import Prompt, ReferenceVoice
 from talker.request_builder import VoiceSource
 from talker.settings import TalkerSettings
+from tests import waiting
 
 #: "v2" tests the GPU adapter in Triton's interpreter, in an environment of its own.
 RUNNER = os.environ.get("TALKWIRE_TEST_RUNNER", "v1")
@@ -166,11 +167,8 @@ async def hear(
     return Heard(np.concatenate(got), finish, len(got))
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
-    """Wait for a condition that another process makes true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.001)
+#: Triton's interpreter is slow.
+until = partial(waiting.until, timeout_s=180.0)
 
 
 async def begun_at_once(
